@@ -1,0 +1,62 @@
+"""What every backend can do. Called from the triggers' watch loop and from operators; never the other way round."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from airflow_raytpu.model.observation import Observation
+from airflow_raytpu.model.request import RayRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLine:
+    """One line of a job's log.
+
+    :param offset: where the next line begins, in bytes: hand it to :meth:`Backend.tail` to go on after this one.
+    """
+
+    text: str
+    offset: int
+
+
+class Backend(Protocol):
+    """One place that runs Ray on TPU slices.
+
+    Every method may be called again at any time, by any process: what a request has is found by its name alone.
+    Errors are those of :mod:`airflow_raytpu.model.errors`.
+    """
+
+    name: str
+
+    async def ensure(self, request: RayRequest) -> bool:
+        """Create what the request needs next, or adopt what is there; ``True`` once the whole of it is accepted.
+
+        ``False`` means that it must wait (a cluster that is coming up) and wants to be called again.
+
+        :raises ForeignObjectError: the name is taken by another owner.
+        :raises LostError: the shared cluster it names is gone.
+        :raises BackendUnreachable: no answer; call again.
+        """
+        ...
+
+    async def observe(self, request: RayRequest) -> Observation:
+        """Look, change nothing but the sign of life. Trouble on the way is an unreachable observation, not an error."""
+        ...
+
+    def tail(self, request: RayRequest, offset: int = 0) -> AsyncIterator[LogLine]:
+        """Lines of the job's log from *offset* on as they come; ends when the job has ended. Resumes by itself."""
+        ...
+
+    async def stop(self, request: RayRequest) -> None:
+        """End the work and free its slice: stop the job, and delete the cluster it owns. Nothing to stop is no error."""
+        ...
+
+    async def delete(self, request: RayRequest) -> None:
+        """Remove everything of the request and return when it is gone. Nothing to remove is no error."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections."""
+        ...

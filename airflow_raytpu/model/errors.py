@@ -1,0 +1,146 @@
+"""Every error this package raises on purpose.
+
+    RayTpuError
+    ├── RequestError                RT1xx  what was asked for cannot work; nothing was started
+    │   ├── SliceShapeError         RT101  no such accelerator, topology or machine
+    │   ├── CodeError               RT102  the author's code cannot be found or shipped
+    │   ├── PathError               RT103  an input is missing or a place cannot be written
+    │   ├── BatchSizeError          RT104  the batch does not divide over the slice
+    │   └── DeadlineError           RT105  limits that contradict one another
+    ├── PlaceError                  RT2xx  where it runs let us down; the author's code is not to blame
+    │   ├── BackendUnreachable      RT201  no answer; worth asking again
+    │   ├── ForeignObjectError      RT202  the name is taken by somebody else's object
+    │   ├── NoSliceError            RT203  no whole slice in time
+    │   ├── LostError               RT204  what was running is gone
+    │   ├── StartTimeout            RT205  a slice was there, yet no first step or row
+    │   ├── StallTimeout            RT206  progress stopped
+    │   ├── TotalTimeout            RT207  the whole took too long
+    │   ├── ClusterError            RT208  the cluster could not be brought up
+    │   └── BrokenSliceError        RT209  a slice is not what its labels say
+    └── WorkError                   RT3xx  the work ran and went wrong
+        ├── UserCodeError           RT301  the author's code raised
+        ├── NoResultError           RT302  the job ended without saying how
+        ├── RowCountError           RT303  rows out differ from rows in
+        └── RolloutError            RT304  the new version never became healthy
+
+A message gives the cause, the number and the lever; ``code`` names it for the documentation.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class RayTpuError(Exception):
+    """Base of all errors of this package.
+
+    :param cause: one sentence that says what happened, with the number that matters.
+    :param lever: what the reader can do about it.
+    """
+
+    code: ClassVar[str] = "RT000"
+
+    def __init__(self, cause: str, lever: str = "") -> None:
+        super().__init__(cause, lever)
+        self.cause = cause
+        self.lever = lever
+
+    def __str__(self) -> str:
+        lines = [self.cause.rstrip()]
+        if self.lever:
+            lines.append("  " + self.lever)
+        return "\n".join(lines) + f"  [{self.code}]"
+
+
+class RequestError(RayTpuError):
+    code = "RT100"
+
+
+class SliceShapeError(RequestError):
+    code = "RT101"
+
+
+class CodeError(RequestError):
+    code = "RT102"
+
+
+class PathError(RequestError):
+    code = "RT103"
+
+
+class BatchSizeError(RequestError):
+    code = "RT104"
+
+
+class DeadlineError(RequestError):
+    code = "RT105"
+
+
+class PlaceError(RayTpuError):
+    code = "RT200"
+
+
+class BackendUnreachable(PlaceError):
+    code = "RT201"
+
+
+class ForeignObjectError(PlaceError):
+    code = "RT202"
+
+
+class NoSliceError(PlaceError):
+    code = "RT203"
+
+
+class LostError(PlaceError):
+    code = "RT204"
+
+
+class StartTimeout(PlaceError):
+    code = "RT205"
+
+
+class StallTimeout(PlaceError):
+    code = "RT206"
+
+
+class TotalTimeout(PlaceError):
+    code = "RT207"
+
+
+class ClusterError(PlaceError):
+    code = "RT208"
+
+
+class BrokenSliceError(PlaceError):
+    code = "RT209"
+
+
+class WorkError(RayTpuError):
+    code = "RT300"
+
+
+class UserCodeError(WorkError):
+    code = "RT301"
+
+
+class NoResultError(WorkError):
+    code = "RT302"
+
+
+class RowCountError(WorkError):
+    code = "RT303"
+
+
+class RolloutError(WorkError):
+    code = "RT304"
+
+
+def _tree(root: type[RayTpuError]) -> list[type[RayTpuError]]:
+    return [root, *(leaf for child in root.__subclasses__() for leaf in _tree(child))]
+
+
+def from_code(code: str, cause: str, lever: str = "") -> RayTpuError:
+    """The error that *code* stands for; an unknown code (a newer writer's) gives the base class."""
+    kinds = {kind.code: kind for kind in _tree(RayTpuError)}
+    return kinds.get(code, RayTpuError)(cause, lever)

@@ -1,0 +1,1 @@
+"""Where it fits: TPU shapes, and what a request needs of them. Pure; imports the model alone."""

@@ -1,0 +1,180 @@
+"""Every TPU slice shape that GKE offers: accelerator x machine type x topology.
+
+Facts, not arithmetic: v5e and v6e ``2x4`` is one host of eight chips or two of four, by machine type, so hosts are
+never derived from the topology alone. Read by :mod:`airflow_raytpu.placement.topology`.
+
+Sources, per generation: the Cloud TPU pages of v4, v5e, v5p, v6e and tpu7x, the GKE "TPUs in GKE" concept page
+(above 64 chips each dimension is a multiple of 4, in ascending order), GKE's cluster autoscaler tables (machine types),
+and Google's xpk and cluster-toolkit (the tooling-only rows). Read in 2026-11.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+from dataclasses import dataclass
+from math import prod
+
+
+class Tier(enum.Enum):
+    """How well a shape is known: named in a Google document, following GKE's rule, or only made by Google's tools."""
+
+    DOCUMENTED = "documented"
+    RULE = "rule"
+    TOOLING_ONLY = "tooling-only"
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One TPU generation, in the words of GKE and of Ray 2.60.
+
+    :param machines: machine type by chips per host.
+    :param single_host: topology of a whole single host, by chips per host.
+    :param cores_per_chip: what Ray multiplies chips by in a pod type (``v4-8`` is four chips).
+    """
+
+    name: str
+    gke_accelerator: str
+    ray_type: str
+    ray_version: str
+    cores_per_chip: int
+    machines: dict[int, str]
+    single_host: dict[int, str]
+
+
+GENERATIONS = {
+    generation.name: generation
+    for generation in (
+        Generation("v4", "tpu-v4-podslice", "TPU-V4", "v4", 2, {4: "ct4p-hightpu-4t"}, {4: "2x2x1"}),
+        Generation(
+            "v5e",
+            "tpu-v5-lite-podslice",
+            "TPU-V5LITEPOD",
+            "v5litepod",
+            1,
+            {1: "ct5lp-hightpu-1t", 4: "ct5lp-hightpu-4t", 8: "ct5lp-hightpu-8t"},
+            {1: "1x1", 4: "2x2", 8: "2x4"},
+        ),
+        Generation("v5p", "tpu-v5p-slice", "TPU-V5P", "v5p", 2, {4: "ct5p-hightpu-4t"}, {4: "2x2x1"}),
+        Generation(
+            "v6e",
+            "tpu-v6e-slice",
+            "TPU-V6E",
+            "v6e",
+            1,
+            {1: "ct6e-standard-1t", 4: "ct6e-standard-4t", 8: "ct6e-standard-8t"},
+            {1: "1x1", 4: "2x2", 8: "2x4"},
+        ),
+        Generation(
+            "tpu7x",
+            "tpu7x",
+            "TPU-V7X",
+            "v7x",
+            2,
+            {1: "tpu7x-standard-1t", 4: "tpu7x-standard-4t"},
+            {1: "1x1x1", 4: "2x2x1"},
+        ),
+    )
+}
+
+# What people call a generation, in lower case and without "tpu-" in front.
+ALIASES = {
+    "v5litepod": "v5e",
+    "v5lite": "v5e",
+    "v5-lite-podslice": "v5e",
+    "v5-lite": "v5e",
+    "v5p-slice": "v5p",
+    "v4-podslice": "v4",
+    "v6e-slice": "v6e",
+    "trillium": "v6e",
+    "v6": "v6e",
+    "ironwood": "tpu7x",
+    "v7x": "tpu7x",
+    "7x": "tpu7x",
+    "v7": "tpu7x",
+}
+
+MULTI_HOST_CHIPS = 4
+"""Chips per host of every multi-host slice (GKE: multi-host pools are of the 4-chip machines alone)."""
+
+_DIMENSIONS_2D = "2x4 4x4 4x8 8x8 8x16 16x16"
+_MULTI_HOST = {
+    ("v5e", Tier.DOCUMENTED): _DIMENSIONS_2D,
+    ("v6e", Tier.DOCUMENTED): _DIMENSIONS_2D,
+    ("v4", Tier.DOCUMENTED): "2x2x2 2x2x4 2x4x4 4x4x4 12x16x16",
+    ("v4", Tier.RULE): (
+        "4x4x8 4x4x12 4x4x16 4x8x8 4x8x12 4x8x16 8x8x8 4x12x12 4x12x16 8x8x12 4x16x16 8x8x16 8x12x12 8x12x16 12x12x12 "
+        "8x16x16 12x12x16"
+    ),
+    ("v4", Tier.TOOLING_ONLY): "16x16x16",
+    ("v5p", Tier.DOCUMENTED): "2x2x2 2x2x4 2x4x4 4x4x4 4x4x8 4x8x8 8x8x8 8x8x16 8x16x16 16x16x16 16x16x24",
+    ("v5p", Tier.RULE): (
+        "4x4x12 4x4x16 4x4x20 4x4x24 4x8x12 4x8x16 4x12x12 4x8x20 4x8x24 4x12x16 8x8x12 4x12x20 4x16x16 4x12x24 8x12x12 "
+        "4x16x20 8x8x20 4x16x24 8x8x24 8x12x16 12x12x12 8x12x20 8x12x24 12x12x16 8x16x20 12x12x20 8x16x24 12x16x16 "
+        "12x12x24 12x16x20 12x16x24 16x16x20"
+    ),
+    ("v5p", Tier.TOOLING_ONLY): (
+        "4x4x28 4x8x28 4x12x28 4x20x20 8x8x28 4x20x28 8x12x28 8x20x20 8x16x28 12x12x28 8x20x28 12x20x20 12x16x28 12x20x24 "
+        "16x20x28"
+    ),
+    ("tpu7x", Tier.DOCUMENTED): "2x2x2 2x2x4 4x4x4 4x8x8 4x12x16",
+    ("tpu7x", Tier.RULE): (
+        "2x4x4 4x4x8 4x4x12 4x4x16 4x4x20 4x4x24 4x8x12 4x8x16 8x8x8 4x12x12 4x8x20 4x8x24 8x8x12 4x12x20 4x16x16 8x8x16 "
+        "4x12x24 8x12x12 4x16x20 8x8x20 4x16x24 8x8x24 8x12x16 4x20x20 12x12x12 4x20x24 8x12x20 8x16x16 4x24x24 8x12x24 "
+        "12x12x16 8x16x20 12x12x20 8x16x24 12x16x16 8x20x20 12x12x24 8x20x24 12x16x20 16x16x16 8x24x24 12x16x24 12x20x20 "
+        "16x16x20 12x20x24 16x16x24 16x20x20 12x24x24 16x20x24 16x24x24"
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One row: this topology of this generation on this machine type. Counts are per slice."""
+
+    generation: Generation
+    topology: str
+    chips_per_host: int
+    tier: Tier
+
+    @property
+    def machine_type(self) -> str:
+        return self.generation.machines[self.chips_per_host]
+
+    @property
+    def chips(self) -> int:
+        return prod(dimensions(self.topology))
+
+    @property
+    def hosts(self) -> int:
+        return self.chips // self.chips_per_host
+
+    @property
+    def pod_type(self) -> str:
+        """Ray's and the TPU runtime's name for it, ``TPU_ACCELERATOR_TYPE``: several shapes can share one (Ray 2.60)."""
+        return f"{self.generation.ray_version}-{self.chips * self.generation.cores_per_chip}"
+
+
+def dimensions(topology: str) -> tuple[int, ...]:
+    """``"4x4"`` as ``(4, 4)``."""
+    return tuple(int(side) for side in topology.split("x"))
+
+
+@functools.cache
+def shapes() -> tuple[Shape, ...]:
+    """Every row, by generation, then machine, then chips."""
+    rows = []
+    for generation in GENERATIONS.values():
+        for chips_per_host, topology in generation.single_host.items():
+            # The one-chip Ironwood machine is in the autoscaler's tables but in no document.
+            known = Tier.TOOLING_ONLY if generation.name == "tpu7x" and chips_per_host == 1 else Tier.DOCUMENTED
+            rows.append(Shape(generation, topology, chips_per_host, known))
+        for (name, tier), topologies in _MULTI_HOST.items():
+            if name == generation.name:
+                rows += [Shape(generation, topology, MULTI_HOST_CHIPS, tier) for topology in topologies.split()]
+    return tuple(rows)
+
+
+@functools.cache
+def find(generation: str, topology: str) -> tuple[Shape, ...]:
+    """The rows of one topology: none, one, or two where the machine type decides."""
+    return tuple(row for row in shapes() if row.generation.name == generation and row.topology == topology)
