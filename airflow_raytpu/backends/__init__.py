@@ -1,1 +1,1 @@
-"""The only input and output on Airflow's side: each backend carries requests to the place they run and looks at them there."""
+"""The only input and output on Airflow's side: a backend carries requests to where they run and looks at them there."""

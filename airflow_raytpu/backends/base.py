@@ -42,7 +42,7 @@ class Backend(Protocol):
         ...
 
     async def observe(self, request: RayRequest) -> Observation:
-        """Look, change nothing but the sign of life. Trouble on the way is an unreachable observation, not an error."""
+        """Look; change nothing but the sign of life. Trouble on the way gives an unreachable observation."""
         ...
 
     def tail(self, request: RayRequest, offset: int = 0) -> AsyncIterator[LogLine]:

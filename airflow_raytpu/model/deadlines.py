@@ -28,7 +28,9 @@ class Deadlines:
     def __post_init__(self) -> None:
         for name, value in self._items():
             if value <= timedelta(0):
-                raise DeadlineError(f"{name} is {value}, which leaves no time at all.", f"Give {name} a positive duration.")
+                raise DeadlineError(
+                    f"{name} is {value}, which leaves no time at all.", f"Give {name} a positive duration."
+                )
             if value > self.total:
                 raise DeadlineError(
                     f"{name} is {value} but total is {self.total}, so {name} could never be reached.",

@@ -40,7 +40,7 @@ class Identity:
         return f"{slug or 'task'}-{self._hash()}"
 
     def storage_path(self) -> str:
-        """``dag/task/run[/map]`` under a storage root: the same for every attempt, so that each sees the last one's work."""
+        """``dag/task/run[/map]`` under a storage root: one for all attempts, so that each sees the last one's work."""
         parts = [self.dag_id, self.task_id, self.run_id]
         if self.map_index >= 0:
             parts.append(str(self.map_index))

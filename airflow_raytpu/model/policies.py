@@ -63,7 +63,8 @@ class Rollout:
             unknown = set(request) - known
             if unknown:
                 raise RequestError(
-                    f"A smoke request has the unknown keys {sorted(unknown)}.", f"Known keys: {', '.join(sorted(known))}."
+                    f"A smoke request has the unknown keys {sorted(unknown)}.",
+                    f"Known keys: {', '.join(sorted(known))}.",
                 )
 
     def to_dict(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_raytpu.model import errors
 from airflow_raytpu.model.deadlines import Limits
-from airflow_raytpu.model.observation import ClusterState, JobState, Observation, Progress
+from airflow_raytpu.model.observation import ClusterState, JobState, Observation
 
 
 class Phase(enum.Enum):
@@ -139,7 +139,7 @@ def _lost(what: str, seen: Observation) -> Verdict:
         phase=Phase.LOST,
         message=f"{what} {seen.detail}".strip(),
         code=errors.LostError.code,
-        lever="Nothing of it is left to stop; running the task again starts from its last checkpoint or committed part.",
+        lever="Nothing of it is left to stop. Run the task again: it goes on from its last checkpoint or committed part.",
     )
 
 
@@ -158,7 +158,12 @@ def _overdue(seen: Observation, limits: Limits, now: float) -> Verdict | None:
     progress = seen.progress
     where = _where(seen)
     if now > limits.total_until:
-        return _late(errors.TotalTimeout, f"Not finished within {_span(limits.total_s)} (total): {where}.", "Raise total.")
+        return _late(
+            errors.TotalTimeout, f"Not finished within {_span(limits.total_s)} (total): {where}.", "Raise total."
+        )
+    if not seen.reachable and progress is None:
+        # Nothing is known, so nothing can be called late: a job that has long had its slice looks the same.
+        return None
     if not _has_slice(seen):
         if now > limits.slice_until:
             return _late(
@@ -180,7 +185,7 @@ def _overdue(seen: Observation, limits: Limits, now: float) -> Verdict | None:
         return _late(
             errors.StallTimeout,
             f"No progress for {_span(now - progress.at)} (stall is {_span(limits.stall_s)}): {where}.",
-            "Raise stall if one unit takes longer; otherwise look for one host that is missing or waits in a collective.",
+            "Raise stall if one unit takes longer; else look for a host that is missing or waiting.",
         )
     return None
 

@@ -103,26 +103,27 @@ _MULTI_HOST = {
     ("v6e", Tier.DOCUMENTED): _DIMENSIONS_2D,
     ("v4", Tier.DOCUMENTED): "2x2x2 2x2x4 2x4x4 4x4x4 12x16x16",
     ("v4", Tier.RULE): (
-        "4x4x8 4x4x12 4x4x16 4x8x8 4x8x12 4x8x16 8x8x8 4x12x12 4x12x16 8x8x12 4x16x16 8x8x16 8x12x12 8x12x16 12x12x12 "
-        "8x16x16 12x12x16"
+        "4x4x8 4x4x12 4x4x16 4x8x8 4x8x12 4x8x16 8x8x8 4x12x12 4x12x16 8x8x12 4x16x16 8x8x16 8x12x12 8x12x16 "
+        "12x12x12 8x16x16 12x12x16"
     ),
     ("v4", Tier.TOOLING_ONLY): "16x16x16",
     ("v5p", Tier.DOCUMENTED): "2x2x2 2x2x4 2x4x4 4x4x4 4x4x8 4x8x8 8x8x8 8x8x16 8x16x16 16x16x16 16x16x24",
     ("v5p", Tier.RULE): (
-        "4x4x12 4x4x16 4x4x20 4x4x24 4x8x12 4x8x16 4x12x12 4x8x20 4x8x24 4x12x16 8x8x12 4x12x20 4x16x16 4x12x24 8x12x12 "
-        "4x16x20 8x8x20 4x16x24 8x8x24 8x12x16 12x12x12 8x12x20 8x12x24 12x12x16 8x16x20 12x12x20 8x16x24 12x16x16 "
-        "12x12x24 12x16x20 12x16x24 16x16x20"
+        "4x4x12 4x4x16 4x4x20 4x4x24 4x8x12 4x8x16 4x12x12 4x8x20 4x8x24 4x12x16 8x8x12 4x12x20 4x16x16 "
+        "4x12x24 8x12x12 4x16x20 8x8x20 4x16x24 8x8x24 8x12x16 12x12x12 8x12x20 8x12x24 12x12x16 8x16x20 "
+        "12x12x20 8x16x24 12x16x16 12x12x24 12x16x20 12x16x24 16x16x20"
     ),
     ("v5p", Tier.TOOLING_ONLY): (
-        "4x4x28 4x8x28 4x12x28 4x20x20 8x8x28 4x20x28 8x12x28 8x20x20 8x16x28 12x12x28 8x20x28 12x20x20 12x16x28 12x20x24 "
-        "16x20x28"
+        "4x4x28 4x8x28 4x12x28 4x20x20 8x8x28 4x20x28 8x12x28 8x20x20 8x16x28 12x12x28 8x20x28 12x20x20 "
+        "12x16x28 12x20x24 16x20x28"
     ),
     ("tpu7x", Tier.DOCUMENTED): "2x2x2 2x2x4 4x4x4 4x8x8 4x12x16",
     ("tpu7x", Tier.RULE): (
-        "2x4x4 4x4x8 4x4x12 4x4x16 4x4x20 4x4x24 4x8x12 4x8x16 8x8x8 4x12x12 4x8x20 4x8x24 8x8x12 4x12x20 4x16x16 8x8x16 "
-        "4x12x24 8x12x12 4x16x20 8x8x20 4x16x24 8x8x24 8x12x16 4x20x20 12x12x12 4x20x24 8x12x20 8x16x16 4x24x24 8x12x24 "
-        "12x12x16 8x16x20 12x12x20 8x16x24 12x16x16 8x20x20 12x12x24 8x20x24 12x16x20 16x16x16 8x24x24 12x16x24 12x20x20 "
-        "16x16x20 12x20x24 16x16x24 16x20x20 12x24x24 16x20x24 16x24x24"
+        "2x4x4 4x4x8 4x4x12 4x4x16 4x4x20 4x4x24 4x8x12 4x8x16 8x8x8 4x12x12 4x8x20 4x8x24 8x8x12 4x12x20 "
+        "4x16x16 8x8x16 4x12x24 8x12x12 4x16x20 8x8x20 4x16x24 8x8x24 8x12x16 4x20x20 12x12x12 4x20x24 "
+        "8x12x20 8x16x16 4x24x24 8x12x24 12x12x16 8x16x20 12x12x20 8x16x24 12x16x16 8x20x20 12x12x24 8x20x24 "
+        "12x16x20 16x16x16 8x24x24 12x16x24 12x20x20 16x16x20 12x20x24 16x16x24 16x20x20 12x24x24 16x20x24 "
+        "16x24x24"
     ),
 }
 
@@ -150,7 +151,7 @@ class Shape:
 
     @property
     def pod_type(self) -> str:
-        """Ray's and the TPU runtime's name for it, ``TPU_ACCELERATOR_TYPE``: several shapes can share one (Ray 2.60)."""
+        """Ray's and the TPU runtime's name, ``TPU_ACCELERATOR_TYPE``; several shapes can share one (Ray 2.60)."""
         return f"{self.generation.ray_version}-{self.chips * self.generation.cores_per_chip}"
 
 

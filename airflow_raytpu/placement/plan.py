@@ -41,7 +41,7 @@ class SlicePlan:
         """:raises BatchSizeError: a global batch of *batch_size* rows does not divide over all devices."""
         if batch_size < 1 or batch_size % self.devices:
             below, above = batch_size // self.devices * self.devices, (batch_size // self.devices + 1) * self.devices
-            nearest = " or ".join(str(size) for size in (below, above) if size > 0)
+            nearest = " or ".join(str(size) for size in (below, above) if size > 0) or str(self.devices)
             raise BatchSizeError(
                 f"{what} is {batch_size}, which does not divide over {self.devices} chips ({self.workers} hosts x "
                 f"{self.chips_per_worker} of {self.slice.accelerator} {self.slice.topology}).",

@@ -64,7 +64,8 @@ class TpuSlice:
         match = _TEXT.match(text.lower().replace("×", "x"))
         if match is None:
             raise SliceShapeError(
-                f"{text!r} is not a slice.", "Write accelerator:topology, for example v6e:4x4, or v6e:4x4*2 for two slices."
+                f"{text!r} is not a slice.",
+                "Write accelerator:topology, for example v6e:4x4, or v6e:4x4*2 for two slices.",
             )
         accelerator, machine = match["accelerator"], match["machine"] or ""
         topology = match["topology"] or _topology_of(accelerator, int(match["cores"]), machine)
@@ -168,7 +169,8 @@ def _topology_of(accelerator: str, cores: int, machine_type: str) -> str:
         return topologies.pop()
     if topologies:
         raise SliceShapeError(
-            f"{accelerator}-{cores} names {len(topologies)} shapes: {', '.join(sorted(topologies))}.", "Give the topology."
+            f"{accelerator}-{cores} names {len(topologies)} shapes: {', '.join(sorted(topologies))}.",
+            "Give the topology.",
         )
     chips = cores // catalogue.GENERATIONS[generation].cores_per_chip
     raise SliceShapeError(f"There is no {accelerator}-{cores}.", f"Nearest: {_names(_nearest(generation, chips))}.")

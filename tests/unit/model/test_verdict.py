@@ -1,0 +1,138 @@
+"""judge(): every combination of what can be seen, and words that do not exist yet."""
+
+import itertools
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from airflow_raytpu.model.deadlines import Deadlines
+from airflow_raytpu.model.errors import UserCodeError
+from airflow_raytpu.model.observation import ClusterState, JobState, Observation, Progress
+from airflow_raytpu.model.result import Outcome
+from airflow_raytpu.model.verdict import Phase, Verdict, judge
+
+T0 = 1_000_000.0
+LIMITS = Deadlines(
+    slice_wait=timedelta(minutes=10), start=timedelta(minutes=5), stall=timedelta(minutes=2), total=timedelta(hours=1)
+).since(T0)
+GOOD = Outcome(request="r", value={"step": 300})
+BAD = Outcome(
+    request="r", code=UserCodeError.code, cause="loop raised ValueError", traceback="digits/train.py:58: ValueError: x"
+)
+RUNNING = Progress(
+    request="r", phase="training", at=T0 + 60, done=10, total=100, unit="step", slice_at=T0 + 30, first_at=T0 + 50
+)
+
+
+def seen(cluster=ClusterState.READY, job=JobState.RUNNING, **more):
+    return Observation(cluster=cluster, job=job, **more)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "job", "outcome"), list(itertools.product(ClusterState, JobState, [None, GOOD, BAD]))
+)
+def test_success_is_only_the_jobs_own_success_with_its_result(cluster, job, outcome):
+    verdict = judge(seen(cluster, job, outcome=outcome), LIMITS, T0 + 1)
+    succeeded = job is JobState.SUCCEEDED and outcome is GOOD
+    assert (verdict.phase is Phase.SUCCEEDED) == succeeded
+    if outcome is BAD:
+        assert verdict.phase is Phase.FAILED
+
+
+@pytest.mark.parametrize(
+    ("job", "phase", "code"),
+    [
+        (JobState.QUEUED, Phase.WAITING, ""),
+        (JobState.RUNNING, Phase.WAITING, ""),
+        (JobState.UNRECOGNISED, Phase.WAITING, ""),
+        (JobState.SUCCEEDED, Phase.FAILED, "RT302"),
+        (JobState.FAILED, Phase.LOST, "RT204"),
+        (JobState.STOPPED, Phase.FAILED, "RT302"),
+        (JobState.ABSENT, Phase.LOST, "RT204"),
+    ],
+)
+def test_a_job_without_a_result(job, phase, code):
+    verdict = judge(seen(job=job), LIMITS, T0 + 1)
+    assert (verdict.phase, verdict.code) == (phase, code)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "phase"),
+    [
+        (ClusterState.READY, Phase.SUCCEEDED),
+        (ClusterState.STARTING, Phase.WAITING),
+        (ClusterState.SUSPENDED, Phase.WAITING),
+        (ClusterState.STOPPING, Phase.WAITING),
+        (ClusterState.UNRECOGNISED, Phase.WAITING),
+        (ClusterState.ABSENT, Phase.LOST),
+        (ClusterState.FAILED, Phase.LOST),
+    ],
+)
+def test_a_cluster_alone(cluster, phase):
+    facts = {"dashboard": "http://127.0.0.1:1"}
+    verdict = judge(seen(cluster, None, facts=facts), LIMITS, T0 + 1)
+    assert verdict.phase is phase
+    assert verdict.value == (facts if phase is Phase.SUCCEEDED else {})
+
+
+@pytest.mark.parametrize("cluster", [ClusterState.ABSENT, ClusterState.FAILED])
+def test_a_job_on_a_lost_cluster_is_lost(cluster):
+    assert judge(seen(cluster), LIMITS, T0 + 1).phase is Phase.LOST
+
+
+@pytest.mark.parametrize("cluster", [ClusterState.ABSENT, ClusterState.FAILED])
+def test_a_success_outlives_its_cluster(cluster):
+    assert judge(seen(cluster, JobState.SUCCEEDED, outcome=GOOD), LIMITS, T0 + 1).phase is Phase.SUCCEEDED
+
+
+def test_no_answer_is_never_a_verdict_until_a_deadline_passes():
+    silent = Observation.unreachable("503")
+    assert not judge(silent, LIMITS, T0 + 3599).phase.final
+    late = judge(silent, LIMITS, T0 + 3601)
+    assert (late.phase, late.code, late.stop) == (Phase.FAILED, "RT207", True)
+
+
+@pytest.mark.parametrize(
+    ("progress", "at", "code"),
+    [
+        (None, T0 + 601, "RT203"),
+        (replace(RUNNING, slice_at=0.0, first_at=0.0, phase="waiting for a slice"), T0 + 601, "RT203"),
+        (replace(RUNNING, first_at=0.0), T0 + 30 + 301, "RT205"),
+        (RUNNING, T0 + 60 + 121, "RT206"),
+        (replace(RUNNING, at=T0 + 3599), T0 + 3601, "RT207"),
+    ],
+)
+def test_each_deadline_fires_with_its_own_code_and_stops_the_work(progress, at, code):
+    before = judge(seen(progress=progress), LIMITS, at - 2)
+    assert not before.phase.final
+    verdict = judge(seen(progress=progress), LIMITS, at)
+    assert (verdict.phase, verdict.code, verdict.stop) == (Phase.FAILED, code, True)
+    assert verdict.lever
+
+
+def test_failure_text_has_the_authors_frames_last():
+    error = judge(seen(job=JobState.FAILED, outcome=BAD), LIMITS, T0 + 1).error()
+    assert isinstance(error, UserCodeError)
+    assert error.cause.splitlines()[-1] == "digits/train.py:58: ValueError: x"
+
+
+def test_a_failure_seen_before_the_job_has_ended_stops_it():
+    assert judge(seen(job=JobState.RUNNING, outcome=BAD), LIMITS, T0 + 1).stop
+    assert not judge(seen(job=JobState.FAILED, outcome=BAD), LIMITS, T0 + 1).stop
+
+
+@pytest.mark.parametrize("outcome", [GOOD, BAD])
+def test_a_verdict_survives_json(outcome):
+    verdict = judge(seen(job=JobState.SUCCEEDED, outcome=outcome), LIMITS, T0 + 1)
+    assert Verdict.from_dict(verdict.to_dict()) == verdict
+
+
+def test_running_is_said_with_step_rate_and_eta():
+    line = judge(seen(progress=replace(RUNNING, rate=2.0, metrics={"loss": 0.2134})), LIMITS, T0 + 61).message
+    assert line == "training  step 10/100  loss 0.2134  2 steps/s  ETA 0:45"
+
+
+def test_progress_and_outcome_from_a_newer_release_are_read():
+    assert Progress.from_dict(RUNNING.to_dict() | {"colour": "red"}) == RUNNING
+    assert Outcome.from_dict(GOOD.to_dict() | {"colour": "red"}) == GOOD
