@@ -128,6 +128,11 @@ _MULTI_HOST = {
 }
 
 
+# The edges of Ray 2.60's own tables (ray._private.accelerators.tpu); a contract test holds them against the installed.
+_RAY_LARGEST = {"v4": (12, 12, 16), "v5p": (16, 16, 24)}
+_RAY_TPU7X = frozenset(("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16", "8x16x16"))
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """One row: this topology of this generation on this machine type. Counts are per slice."""
@@ -150,9 +155,42 @@ class Shape:
         return self.chips // self.chips_per_host
 
     @property
+    def multi_host(self) -> bool:
+        return self.hosts > 1
+
+    @property
     def pod_type(self) -> str:
         """Ray's and the TPU runtime's name, ``TPU_ACCELERATOR_TYPE``; several shapes can share one (Ray 2.60)."""
         return f"{self.generation.ray_version}-{self.chips * self.generation.cores_per_chip}"
+
+    @property
+    def head_resource(self) -> str:
+        """The Ray resource that the slice's worker 0 alone has (Ray 2.60)."""
+        return f"TPU-{self.pod_type}-head"
+
+    @property
+    def node_selector(self) -> dict[str, str]:
+        """Both labels that a GKE node of this shape carries; the TPU webhook and Ray's autoscaler each need one."""
+        return {
+            "cloud.google.com/gke-tpu-accelerator": self.generation.gke_accelerator,
+            "cloud.google.com/gke-tpu-topology": self.topology,
+        }
+
+    @property
+    def ray_knows(self) -> bool:
+        """Whether Ray 2.60's own topology table has it; ``slice_placement_group`` refuses a shape that it lacks."""
+        sides = dimensions(self.topology)
+        if self.generation.name == "tpu7x":
+            return self.topology in _RAY_TPU7X
+        largest = _RAY_LARGEST.get(self.generation.name)
+        return largest is None or all(side <= most for side, most in zip(sides, largest, strict=True))
+
+    @property
+    def ray_chips_per_host(self) -> int:
+        """What Ray 2.60 takes for the chips of one host when nobody tells it: wrong where it differs from ours."""
+        if self.generation.cores_per_chip == 1 and self.chips <= 8:
+            return self.chips
+        return MULTI_HOST_CHIPS
 
 
 def dimensions(topology: str) -> tuple[int, ...]:
