@@ -137,7 +137,9 @@ class RolloutError(WorkError):
 
 
 def _tree(root: type[RayTpuError]) -> list[type[RayTpuError]]:
-    return [root, *(leaf for child in root.__subclasses__() for leaf in _tree(child))]
+    # Other rooms' private subclasses share a code of this tree and stand for it, not the other way round.
+    children = [child for child in root.__subclasses__() if child.__module__ == __name__]
+    return [root, *(leaf for child in children for leaf in _tree(child))]
 
 
 def from_code(code: str, cause: str, lever: str = "") -> RayTpuError:
