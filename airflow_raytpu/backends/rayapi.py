@@ -1,0 +1,223 @@
+"""Ray's Jobs and Serve REST APIs (Ray 2.60), asynchronous. Needs no Ray, and knows no backend.
+
+What may pass by itself (401, 403, 429, 5xx, a lost connection, no answer in time) is tried again for a while and then
+is :class:`~airflow_raytpu.model.errors.BackendUnreachable`. Every call may be repeated: a submission names its own id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
+
+import aiohttp
+import tenacity
+
+from airflow_raytpu.backends import raystatuses
+from airflow_raytpu.backends.raypool import Connections
+from airflow_raytpu.backends.raystatuses import Job
+from airflow_raytpu.model.errors import BackendUnreachable, RequestError
+
+_PASSING = {401, 403, 408, 425, 429}
+"""Also a token that is just being written, or a proxy's; a wrong token is still wrong after the last try."""
+
+_TRIES = 5
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 3.0
+_PING_S = 20.0
+_IDLE_S = 2.0
+_REOPEN_S = 1.0
+_SHOWN = 500
+
+
+class _Refused(Exception):
+    """The answer was an error that asking again will not change."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(f"HTTP {status}: {text[-_SHOWN:].strip()}")
+        self.status = status
+        self.text = text
+
+
+class _Passing(Exception):
+    """The answer was an error that may pass."""
+
+
+class RayApi:
+    """One cluster's dashboard.
+
+    :param url: its base URL.
+    :param token: for token authentication; empty where it is off.
+    """
+
+    def __init__(self, url: str, token: str = "") -> None:
+        self._url = url.rstrip("/")
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._connections = Connections()
+
+    async def close(self) -> None:
+        await self._connections.close()
+
+    async def version(self) -> dict[str, Any]:
+        """Ray's version and session name."""
+        return await self._get("/api/version")
+
+    async def submit_job(
+        self, submission_id: str, entrypoint: str, runtime_env: Mapping[str, Any], metadata: Mapping[str, str]
+    ) -> Job | None:
+        """Submit; ``None`` when it was accepted now, the job that is there when the id is taken already.
+
+        :raises RequestError: Ray refuses what is submitted.
+        """
+        body = {
+            "submission_id": submission_id,
+            "entrypoint": entrypoint,
+            "runtime_env": dict(runtime_env),
+            "metadata": dict(metadata),
+        }
+        try:
+            await self._ask("POST", "/api/jobs/", json=body)
+        except _Refused as refusal:
+            # Ray 2.60 says it with status 500, not 409.
+            if "already exists" in refusal.text:
+                found = await self.get_job(submission_id)
+                if found is not None:
+                    return found
+            raise RequestError(f"Ray refuses job {submission_id}: {refusal}.") from refusal
+        return None
+
+    async def get_job(self, submission_id: str) -> Job | None:
+        """The job; ``None`` where there is none."""
+        text = await self._ask_if_there("GET", f"/api/jobs/{submission_id}")
+        return raystatuses.job(json.loads(text)) if text is not None else None
+
+    async def stop_job(self, submission_id: str) -> None:
+        """SIGTERM to all its processes, SIGKILL after ``RAY_JOB_STOP_WAIT_TIME_S``; returns before that."""
+        await self._ask_if_there("POST", f"/api/jobs/{submission_id}/stop")
+
+    async def delete_job(self, submission_id: str) -> None:
+        """Forget an ended job, so that its id is free again.
+
+        :raises RequestError: it has not ended.
+        """
+        try:
+            await self._ask_if_there("DELETE", f"/api/jobs/{submission_id}")
+        except _Refused as refusal:
+            raise RequestError(f"Ray does not delete job {submission_id}: {refusal}.") from refusal
+
+    async def follow_logs(self, submission_id: str, offset: int = 0) -> AsyncGenerator[bytes]:
+        """The job's log from *offset* bytes on as it comes; ends when the job has ended or is gone.
+
+        A connection that closes in between, even in good order, is opened again. Chunks may end within a line.
+        """
+        opened = False
+        while (found := await self.get_job(submission_id)) is not None:
+            if found.state.ended:
+                rest = (await self._whole_log(submission_id))[offset:]
+                if rest:
+                    yield rest
+                return
+            if opened:
+                await asyncio.sleep(_REOPEN_S)
+            opened, at = True, 0
+            async with contextlib.aclosing(self._live_logs(submission_id)) as chunks:
+                async for chunk in chunks:
+                    start, at = at, at + len(chunk)
+                    if at > offset:
+                        yield chunk[max(0, offset - start) :]
+                        offset = at
+
+    async def serve_status(self) -> dict[str, Any]:
+        """Serve's applications and their deployments, as Ray says it."""
+        return await self._get("/api/serve/applications/")
+
+    async def put_serve(self, config: Mapping[str, Any]) -> None:
+        """Make Serve's applications what *config* says.
+
+        :raises RequestError: Ray refuses it.
+        """
+        try:
+            await self._ask("PUT", "/api/serve/applications/", json=dict(config))
+        except _Refused as refusal:
+            raise RequestError(f"Ray refuses this Serve configuration: {refusal}.") from refusal
+
+    async def upload_package(self, name: str, data: bytes) -> str:
+        """Hand a zip to the cluster under a name made from its content; its URI for a ``runtime_env``."""
+        if await self._ask_if_there("GET", f"/api/packages/gcs/{name}") is None:
+            await self._ask("PUT", f"/api/packages/gcs/{name}", data=data)
+        return f"gcs://{name}"
+
+    async def _live_logs(self, submission_id: str) -> AsyncGenerator[bytes]:
+        """One connection's worth of the log, from its beginning; ends when the connection or the job does."""
+        url = f"{self._url}/api/jobs/{submission_id}/logs/tail"
+        try:
+            async with self._connections.session().ws_connect(
+                url, headers=self._headers, heartbeat=_PING_S, max_msg_size=0
+            ) as socket:
+                while True:
+                    try:
+                        message = await socket.receive(timeout=_IDLE_S)
+                    except TimeoutError:
+                        # Ray takes seconds to close after the end of a job.
+                        found = await self.get_job(submission_id)
+                        if found is None or found.state.ended:
+                            return
+                        continue
+                    if message.type is not aiohttp.WSMsgType.TEXT:
+                        return
+                    yield message.data.encode()
+        except (aiohttp.ClientError, OSError):
+            return  # the caller looks at the job and decides
+
+    async def _whole_log(self, submission_id: str) -> bytes:
+        text = await self._ask_if_there("GET", f"/api/jobs/{submission_id}/logs")
+        return json.loads(text)["logs"].encode() if text is not None else b""
+
+    async def _get(self, path: str) -> dict[str, Any]:
+        try:
+            value = json.loads(await self._ask("GET", path))
+        except (_Refused, ValueError) as error:
+            raise BackendUnreachable(f"{self._url}{path} is not Ray's: {error}.", "Look what listens there.") from error
+        return dict(value)
+
+    async def _ask_if_there(self, method: str, path: str) -> str | None:
+        try:
+            return await self._ask(method, path)
+        except _Refused as refusal:
+            if refusal.status == 404:
+                return None
+            raise
+
+    async def _ask(self, method: str, path: str, **body: Any) -> str:
+        """One request, tried again where the fault may pass.
+
+        :raises _Refused: an answer that will stay.
+        :raises BackendUnreachable: no good answer.
+        """
+        retrying = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception_type((_Passing, aiohttp.ClientError, OSError, TimeoutError)),
+            stop=tenacity.stop_after_attempt(_TRIES),
+            wait=tenacity.wait_random_exponential(_FIRST_PAUSE_S, _LONGEST_PAUSE_S),
+            reraise=True,
+        )
+        try:
+            async for attempt in retrying:
+                with attempt:
+                    return await self._ask_once(method, path, body)
+        except (_Passing, aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise BackendUnreachable(
+                f"{method} {self._url}{path} gave no good answer in {_TRIES} tries: {type(error).__name__}: {error}",
+                "Look whether the cluster's head still runs.",
+            ) from error
+        raise AssertionError("tenacity either returns or raises")
+
+    async def _ask_once(self, method: str, path: str, body: Mapping[str, Any]) -> str:
+        session = self._connections.session()
+        async with session.request(method, self._url + path, headers=self._headers, **body) as answer:
+            text = await answer.text(errors="replace")
+            if answer.status < 400:
+                return text
+            if answer.status in _PASSING or (answer.status >= 500 and "already exists" not in text):
+                raise _Passing(f"HTTP {answer.status}: {text[-_SHOWN:].strip()}")
+            raise _Refused(answer.status, text)

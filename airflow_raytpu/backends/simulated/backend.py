@@ -1,0 +1,197 @@
+"""``SimulatedBackend``: requests on simulated slices of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import replace
+from pathlib import Path
+
+from airflow_raytpu.backends import outbox, raylines
+from airflow_raytpu.backends.base import LogLine
+from airflow_raytpu.backends.rayapi import RayApi
+from airflow_raytpu.backends.simulated import cluster, seen
+from airflow_raytpu.backends.simulated.cluster import Cluster
+from airflow_raytpu.backends.simulated.state import Phase
+from airflow_raytpu.model.errors import (
+    BackendUnreachable,
+    ClusterError,
+    ForeignObjectError,
+    LostError,
+    PathError,
+    RequestError,
+)
+from airflow_raytpu.model.observation import ClusterState, JobState, Observation
+from airflow_raytpu.model.request import RayRequest
+
+_OWNER = "raytpu.owner"
+_POLL_S = 1.0
+_STOP_WITHIN_S = 36.0
+"""A little more than the 30 s that Ray leaves a job between SIGTERM and SIGKILL here."""
+
+
+class SimulatedBackend:
+    """See :class:`~airflow_raytpu.backends.base.Backend`.
+
+    :param root: folder of the clusters; ``$RAYTPU_SIM_ROOT`` or ``/tmp/raytpu-<uid>`` where left out.
+    """
+
+    name = "simulated"
+
+    def __init__(self, root: Path | None = None) -> None:
+        self._stated_root = root
+        self._apis: dict[str, RayApi] = {}
+
+    async def ensure(self, request: RayRequest) -> bool:
+        found = await asyncio.to_thread(self._ensure_cluster, request)
+        found.beat()
+        if found.record.phase is Phase.STOPPING:
+            return False  # it is on its way out, and its name will be free
+        if not request.kind.is_job:
+            return True
+        if submitter := found.submitter(request.name):
+            _refuse_foreign(f"Job {request.name} on cluster {found.record.name}", submitter, request)
+            return True
+        state = seen.cluster_state(found.record)
+        if state is ClusterState.FAILED:
+            raise ClusterError(f"Cluster {found.record.name} is of no use: {found.record.detail}")
+        if state is not ClusterState.READY:
+            return False
+        await self._submit(found, request)
+        return True
+
+    async def observe(self, request: RayRequest) -> Observation:
+        try:
+            observation = await self._look(request)
+            # Read after the job's state: the result is written before the job ends, so an ended job's is there.
+            progress, outcome = await outbox.read(request) if request.kind.is_job else (None, None)
+        except ClusterError as error:
+            absent = JobState.ABSENT if request.kind.is_job else None
+            return Observation(cluster=ClusterState.FAILED, job=absent, detail=error.cause)
+        except (BackendUnreachable, PathError) as error:
+            return Observation.unreachable(error.cause)
+        return replace(observation, progress=progress, outcome=outcome)
+
+    async def tail(self, request: RayRequest, offset: int = 0) -> AsyncIterator[LogLine]:
+        found = await self._submitted(request)
+        if found is None:
+            return
+        async with (
+            aclosing(self._api(found).follow_logs(request.name, offset)) as chunks,
+            aclosing(raylines.lines(chunks, offset)) as lines,
+        ):
+            async for line in lines:
+                yield line
+
+    async def stop(self, request: RayRequest) -> None:
+        found = await asyncio.to_thread(self._attach, request)
+        if found is None:
+            return
+        if request.kind.is_job and not found.lost and found.record.phase is Phase.READY:
+            await self._stop_job(found, request)
+        if request.owns_cluster:
+            await asyncio.to_thread(self._remove, found, request)
+
+    async def delete(self, request: RayRequest) -> None:
+        await self.stop(request)
+        found = await asyncio.to_thread(self._attach, request)
+        if found is not None and request.kind.is_job and not found.lost and found.record.phase is Phase.READY:
+            await self._api(found).delete_job(request.name)
+
+    async def close(self) -> None:
+        apis, self._apis = list(self._apis.values()), {}
+        for api in apis:
+            await api.close()
+
+    @property
+    def _root(self) -> Path:
+        return cluster.root_folder(self._stated_root)
+
+    def _attach(self, request: RayRequest) -> Cluster | None:
+        return cluster.attach(self._root, request.cluster_name)
+
+    def _ensure_cluster(self, request: RayRequest) -> Cluster:
+        found = self._attach(request)
+        if request.owns_cluster:
+            if found is not None and found.lost and bool(found.submitter(request.name)):
+                return found  # accepted once: that it is lost now is for the observation to say
+            return cluster.start(self._root, request)
+        if found is None or found.lost:
+            raise LostError(
+                f"The shared cluster {request.cluster_name} is gone. {found.lost if found else ''}".strip(),
+                "Run its cluster task again.",
+            )
+        return found
+
+    async def _submit(self, found: Cluster, request: RayRequest) -> None:
+        if request.code is None:
+            raise RequestError(f"Request {request.name} is a job but names no code.")
+        uri = await outbox.write_request(request)
+        owner = request.identity.owner()
+        there = await self._api(found).submit_job(
+            request.name,
+            entrypoint=f"python -m airflow_raytpu.runtime {shlex.quote(uri)}",
+            runtime_env={"working_dir": request.code},
+            metadata={_OWNER: owner},
+        )
+        if there is not None:
+            submitter = there.metadata.get(_OWNER, "nobody that is known")
+            _refuse_foreign(f"Job {request.name} on cluster {found.record.name}", submitter, request)
+        found.note_submitted(request.name, owner)
+
+    async def _look(self, request: RayRequest) -> Observation:
+        found = await asyncio.to_thread(self._attach, request)
+        is_job = request.kind.is_job
+        if found is None:
+            return seen.without_job(None, "", is_job=is_job, submitted=False)
+        found.beat()
+        submitted = bool(found.submitter(request.name))
+        if not is_job or found.lost or seen.cluster_state(found.record) is not ClusterState.READY:
+            return seen.without_job(found.record, found.lost, is_job=is_job, submitted=submitted)
+        return seen.with_job(found.record, await self._api(found).get_job(request.name), submitted=submitted)
+
+    async def _submitted(self, request: RayRequest) -> Cluster | None:
+        """The cluster once the request is submitted there; ``None`` when that can no longer come."""
+        while True:
+            found = await asyncio.to_thread(self._attach, request)
+            if found is None or found.lost or found.record.phase in {Phase.STOPPING, Phase.FAILED}:
+                return None
+            if bool(found.submitter(request.name)):
+                return found
+            await asyncio.sleep(_POLL_S)
+
+    async def _stop_job(self, found: Cluster, request: RayRequest) -> None:
+        api = self._api(found)
+        try:
+            async with asyncio.timeout(_STOP_WITHIN_S):
+                while (job := await api.get_job(request.name)) is not None and not job.state.ended:
+                    await api.stop_job(request.name)
+                    await asyncio.sleep(_POLL_S)
+        except TimeoutError as error:
+            if not request.owns_cluster:
+                raise BackendUnreachable(f"Job {request.name} has not stopped after {_STOP_WITHIN_S:.0f} s.") from error
+        except BackendUnreachable:
+            if not request.owns_cluster:
+                raise
+
+    def _remove(self, found: Cluster, request: RayRequest) -> None:
+        _refuse_foreign(f"Cluster {found.record.name}", found.record.owner, request)
+        cluster.remove(found)
+
+    def _api(self, found: Cluster) -> RayApi:
+        uid = found.record.uid
+        if uid not in self._apis:
+            self._apis[uid] = RayApi(found.record.dashboard, found.token())
+        return self._apis[uid]
+
+
+def _refuse_foreign(what: str, owner: str, request: RayRequest) -> None:
+    """:raises ForeignObjectError: *owner* is not the owner of *request*."""
+    own = request.identity.owner()
+    if owner != own:
+        raise ForeignObjectError(
+            f"{what} belongs to {owner}, not to {own}.",
+            "Wait until its owner has deleted it, or give this task another name.",
+        )

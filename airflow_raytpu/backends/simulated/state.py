@@ -1,0 +1,182 @@
+"""What is written down about one simulated cluster, so that any process can attach to it."""
+
+from __future__ import annotations
+
+import enum
+import json
+import secrets
+import stat
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from airflow_raytpu.backends.simulated.processes import ProcessId
+from airflow_raytpu.model.errors import ClusterError
+
+VERSION = 1
+
+
+class Phase(enum.Enum):
+    STARTING = "starting"
+    READY = "ready"
+    STOPPING = "stopping"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """One simulated TPU host.
+
+    :param launcher: the process that owns its Ray processes and dies with them; ``None`` before it runs.
+    :param raylet: pid of its raylet, 0 before it runs.
+    """
+
+    worker_id: int
+    ip: str
+    launcher: ProcessId | None = None
+    raylet: int = 0
+    alive: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    name: str
+    chips_per_host: int
+    hosts: tuple[Host, ...]
+
+    @property
+    def whole(self) -> bool:
+        return all(host.alive for host in self.hosts)
+
+    @property
+    def fault(self) -> str:
+        """What is wrong with it, for people; empty where it is whole."""
+        missing = [str(host.worker_id) for host in self.hosts if not host.alive]
+        return f"slice {self.name} lost host {', '.join(missing)} of {len(self.hosts)}" if missing else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One cluster, as its ``state.json`` says.
+
+    :param owner: ``Identity.owner()`` of who asked for it; ``identity`` is the same in full.
+    :param supervisor: ``None`` until it runs.
+    :param address: ``ip:port`` of the head's GCS; the three addresses are empty until they are chosen.
+    :param endpoint: base URL on which Serve must listen.
+    :param detail: for people: what it waits for, or why it failed.
+    """
+
+    name: str
+    uid: str
+    owner: str
+    identity: Mapping[str, Any]
+    slice: str
+    ttl_s: float
+    created_at: float
+    token_path: str
+    phase: Phase = Phase.STARTING
+    supervisor: ProcessId | None = None
+    address: str = ""
+    dashboard: str = ""
+    endpoint: str = ""
+    slices: tuple[Slice, ...] = ()
+    detail: str = ""
+    version: int = VERSION
+
+    def facts(self) -> dict[str, Any]:
+        """What a ready cluster offers, as :class:`~airflow_raytpu.model.observation.Observation` carries it."""
+        return {
+            "name": self.name,
+            "address": self.address,
+            "dashboard": self.dashboard,
+            "endpoint": self.endpoint,
+            "slices": [
+                {
+                    "name": part.name,
+                    "hosts": len(part.hosts),
+                    "chips": len(part.hosts) * part.chips_per_host,
+                    "whole": part.whole,
+                }
+                for part in self.slices
+            ],
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "phase": self.phase.value}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Record:
+        return cls(
+            **{
+                **data,
+                "phase": Phase(data["phase"]),
+                "supervisor": _process(data["supervisor"]),
+                "slices": tuple(_slice(part) for part in data["slices"]),
+            }
+        )
+
+    def with_host(self, slice_index: int, worker_id: int, **changes: Any) -> Record:
+        """The record with one host changed."""
+        part = self.slices[slice_index]
+        hosts = tuple(replace(host, **changes) if host.worker_id == worker_id else host for host in part.hosts)
+        slices = (*self.slices[:slice_index], replace(part, hosts=hosts), *self.slices[slice_index + 1 :])
+        return replace(self, slices=slices)
+
+
+def read(folder: Path) -> Record | None:
+    """The cluster in *folder*; ``None`` where there is no such folder.
+
+    :raises ClusterError: the folder is not a cluster of this version, or its state cannot be read.
+    """
+    path = folder / "state.json"
+    try:
+        text = path.read_text()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if not folder.exists():
+            return None
+        # Folders appear and go whole, by renaming: one without state was never a cluster.
+        raise _foreign(folder, "it has no state.json") from error
+    except OSError as error:
+        raise _foreign(folder, str(error)) from error
+    try:
+        return Record.from_dict(json.loads(text))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _foreign(folder, f"state.json says {text[:40]!r} ({error})") from error
+
+
+def write(folder: Path, record: Record) -> None:
+    """Replace the state of *folder*, whole or not at all.
+
+    :raises ClusterError: it cannot be written.
+    """
+    write_private(folder / "state.json", json.dumps(record.to_dict(), indent=1))
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner can read, whole or not at all.
+
+    :raises ClusterError: it cannot be written.
+    """
+    new = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        new.touch(mode=stat.S_IRUSR | stat.S_IWUSR)
+        new.write_text(text)
+        new.replace(path)
+    except OSError as error:
+        raise ClusterError(f"{path} cannot be written: {error}.", "Free space, or set RAYTPU_SIM_ROOT.") from error
+
+
+def _foreign(folder: Path, why: str) -> ClusterError:
+    return ClusterError(
+        f"{folder} is not a simulated cluster of this version: {why}.", f"Remove {folder} if nothing needs it."
+    )
+
+
+def _process(data: Mapping[str, Any] | None) -> ProcessId | None:
+    return ProcessId(**data) if data else None
+
+
+def _slice(data: Mapping[str, Any]) -> Slice:
+    hosts = tuple(Host(**{**host, "launcher": _process(host["launcher"])}) for host in data["hosts"])
+    return Slice(name=data["name"], chips_per_host=data["chips_per_host"], hosts=hosts)
