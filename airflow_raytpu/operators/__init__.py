@@ -1,0 +1,38 @@
+"""What an author says: one operator per kind of request."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+_HOMES = {
+    "IterJaxBatchInferenceOperator": "airflow_raytpu.operators.inference",
+    "JaxTrainerOperator": "airflow_raytpu.operators.train",
+    "RayServeDeployOperator": "airflow_raytpu.operators.serve",
+    "RayTpuClusterDeleteOperator": "airflow_raytpu.operators.cluster",
+    "RayTpuClusterOperator": "airflow_raytpu.operators.cluster",
+}
+
+__all__ = [
+    "IterJaxBatchInferenceOperator",
+    "JaxTrainerOperator",
+    "RayServeDeployOperator",
+    "RayTpuClusterDeleteOperator",
+    "RayTpuClusterOperator",
+]
+
+if TYPE_CHECKING:
+    from airflow_raytpu.operators.cluster import RayTpuClusterDeleteOperator, RayTpuClusterOperator
+    from airflow_raytpu.operators.inference import IterJaxBatchInferenceOperator
+    from airflow_raytpu.operators.serve import RayServeDeployOperator
+    from airflow_raytpu.operators.train import JaxTrainerOperator
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

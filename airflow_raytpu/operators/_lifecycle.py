@@ -1,0 +1,304 @@
+"""The only flow: make the request, submit or adopt it, watch it from the triggerer or here, return or raise.
+
+What differs between operators is said in :meth:`RequestOperator.build`, :meth:`RequestOperator.codes` and
+:meth:`RequestOperator.result`; everything that can go wrong on the way is here, once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, ClassVar, NoReturn
+
+from airflow.sdk import BaseAsyncOperator, XComArg
+from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTerminated, TaskDeferralError, TaskDeferralTimeout
+
+from airflow_raytpu import links
+from airflow_raytpu.backends.base import Backend
+from airflow_raytpu.hooks.raytpu import Place, RayTpuHook, setting
+from airflow_raytpu.model.deadlines import Deadlines
+from airflow_raytpu.model.errors import RequestError
+from airflow_raytpu.model.identity import Identity
+from airflow_raytpu.model.request import Kind, RayRequest
+from airflow_raytpu.model.verdict import Phase, Verdict
+from airflow_raytpu.placement.plan import plan
+from airflow_raytpu.placement.topology import TpuSlice
+from airflow_raytpu.storage import attempts, objects, staging
+from airflow_raytpu.storage.code import Code
+from airflow_raytpu.triggers import ownership
+from airflow_raytpu.triggers.watch import Watch, WatchTrigger
+
+_AIRFLOW_WAITS_LONGER = timedelta(minutes=2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Where a request is to run, as rendered.
+
+    :param slice: canonical text, empty for the cluster's own.
+    :param cluster: name of the shared cluster, ``None`` for one of its own.
+    :param facts: what that cluster's task returned.
+    """
+
+    slice: str
+    cluster: str | None = None
+    facts: Mapping[str, Any] | None = None
+
+
+class RequestOperator(BaseAsyncOperator):
+    """Base of the operators that carry out a request.
+
+    :param storage_path: root for checkpoints and results: ``gs://`` or an absolute path that worker and cluster share.
+        The connection's storage where left out.
+    :param deadlines: how long to wait for what.
+    :param ttl: how long a cluster outlives the last look that Airflow took at it.
+    :param conn_id: connection of type ``raytpu``; with none defined, simulated slices on this machine.
+    :param deferrable: wait in the triggerer, not in a worker slot.
+    """
+
+    kind: ClassVar[Kind]
+
+    def __init__(
+        self,
+        *,
+        storage_path: str | None = None,
+        deadlines: Deadlines | None = None,
+        ttl: timedelta = timedelta(minutes=5),
+        conn_id: str = RayTpuHook.default_conn_name,
+        deferrable: bool = True,
+        multiple_outputs: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        # Each key of the returned value is an XCom of its own, so that task.output["checkpoint"] works.
+        super().__init__(multiple_outputs=multiple_outputs, **kwargs)
+        self.storage_path = storage_path
+        self.deadlines = deadlines or Deadlines()
+        self.ttl = ttl
+        self.conn_id = conn_id
+        self.deferrable = deferrable
+        self.known_links: dict[str, str] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._killed: asyncio.Event | None = None
+        self._held: tuple[RayRequest, Place] | None = None
+
+    def target(self) -> Target:
+        """Where it runs. Called when the fields are rendered."""
+        raise NotImplementedError
+
+    def build(self, target: Target) -> dict[str, Any]:
+        """The request's arguments, checked as far as Airflow's side can; called when the fields are rendered.
+
+        :raises RequestError: it cannot work.
+        """
+        raise NotImplementedError
+
+    def codes(self) -> Sequence[Code]:
+        """The author's code that it runs."""
+        return ()
+
+    def result(self, request: RayRequest, value: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG002 - see clusters
+        """What the task returns, from the value of the successful verdict."""
+        return dict(value)
+
+    def run_on(self, cluster: Any) -> Any:
+        """*cluster* as its task's output, which makes it an upstream; its teardown waits for this task."""
+        reference = getattr(cluster, "output", cluster)
+        if isinstance(reference, XComArg):
+            for task, _ in reference.iter_references():
+                if isinstance(task, RequestOperator):
+                    task.lend_to(self)
+        return reference
+
+    def lend_to(self, user: RequestOperator) -> None:
+        """Called by each task that names this one as its cluster."""
+
+    async def aexecute(self, context: Any) -> dict[str, Any]:
+        try:
+            request, place, verdict = await self._unless_killed(self._carry_out(context), context)
+        except RequestError as error:
+            # What was asked for does not become right by asking again.
+            raise AirflowFailException(str(error)) from error
+        if not verdict.phase.final:
+            self._defer(request, place)
+        return self._conclude(request, verdict, context)
+
+    def _defer(self, request: RayRequest, place: Place) -> NoReturn:
+        self.defer(
+            trigger=WatchTrigger(request.to_dict(), self.conn_id, stated=place.stated),
+            method_name="finish",
+            timeout=timedelta(seconds=max(0.0, request.limits.total_until - time.time())) + _AIRFLOW_WAITS_LONGER,
+        )
+
+    def finish(self, context: Any, event: Mapping[str, Any]) -> dict[str, Any]:
+        """Called with the trigger's event."""
+        self.known_links.update(event["links"])
+        return self._conclude(attempts.load(event["request"]), Verdict.from_dict(event["verdict"]), context)
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Any) -> Any:
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except (TaskDeferralError, TaskDeferralTimeout) as error:
+            # The triggerer could not watch to the end. The remote work may be well: see to it from here.
+            self.log.warning("The triggerer gave up (%s); this worker watches instead.", error)
+            self.deferrable = False
+            return BaseAsyncOperator.execute(self, context)  # type: ignore[no-untyped-call]
+
+    def on_kill(self) -> None:
+        # Called in a signal handler, in the middle of anything: only ring the bell that the event loop listens to.
+        if self._loop is not None and self._killed is not None and self._loop.is_running():
+            self._loop.call_soon_threadsafe(self._killed.set)
+
+    async def _carry_out(self, context: Any) -> tuple[RayRequest, Place, Verdict]:
+        """Submit or adopt, and watch: to the end, or only once where the triggerer takes over."""
+        ti, generation = context["ti"], _generation(context)
+        place = await RayTpuHook(self.conn_id).aplace()
+        if not place.stated:
+            self.log.info(
+                "No connection %s: running on simulated slices on this machine (extra 'local').", self.conn_id
+            )
+        fresh, target = self._request(place, context)
+        claim = attempts.claim(fresh, generation)
+        backend = place.open()
+        try:
+            await self._clear_away(claim.stale, backend)
+            request = claim.request
+            if claim.outcome is not None:
+                self.log.info("%s had succeeded before Airflow was told; handing over its result.", request.name)
+                return request, place, Verdict(phase=Phase.SUCCEEDED, message="", value=claim.outcome.value)
+            if not claim.adopted:
+                request = self._stage(request)
+            self._held = (request, place)
+            attempts.take(request, str(ti.id), generation)
+            self.log.info("%s", _describe(request, adopted=claim.adopted))
+            watch = Watch(
+                backend,
+                request,
+                log=self.log,
+                poll_s=float(setting("poll_interval")),
+                publish=lambda known: self._publish(ti, known),
+            )
+            await watch.publish(links.of_cluster(target.facts or {}))
+            if not self.deferrable:
+                return request, place, await watch.run()
+            verdict = await watch.look()
+            return request, place, await watch.end(verdict) if verdict.phase.final else verdict
+        finally:
+            await backend.close()
+
+    def _request(self, place: Place, context: Any) -> tuple[RayRequest, Target]:
+        """The first attempt's request, checked before anything exists anywhere."""
+        ti = context["ti"]
+        root = objects.normalise(self.storage_path).rstrip("/") if self.storage_path else place.storage
+        identity = Identity(
+            deployment=setting("deployment"),
+            dag_id=ti.dag_id,
+            task_id=ti.task_id,
+            run_id=ti.run_id,
+            map_index=-1 if ti.map_index is None else ti.map_index,
+        )
+        storage = f"{root}/{identity.storage_path()}"
+        target = self.target()
+        arguments = self.build(target)
+        objects.check_writable(storage)
+        limits = self.deadlines.since(time.time())
+        if self.execution_timeout:
+            # Airflow's timeout ends the task without ending the work, so ours comes a little earlier.
+            limit = self.execution_timeout.total_seconds()
+            limits = replace(limits, total_s=min(limits.total_s, max(0.9 * limit, limit - 60)))
+        try:
+            request = RayRequest(
+                identity=identity,
+                kind=self.kind,
+                slice=target.slice,
+                storage=storage,
+                limits=limits,
+                cluster=target.cluster,
+                arguments=arguments,
+                ttl_s=self.ttl.total_seconds(),
+            )
+        except (TypeError, ValueError) as error:
+            raise RequestError(
+                f"The arguments of {ti.task_id} are not JSON: {error}.", "Pass plain numbers, text, lists and dicts."
+            ) from error
+        return request, target
+
+    def _stage(self, request: RayRequest) -> RayRequest:
+        if not request.kind.is_job:
+            return request
+        root = request.storage.removesuffix("/" + request.identity.storage_path())
+        return replace(request, code=staging.stage(self.codes(), root))
+
+    async def _clear_away(self, stale: Sequence[tuple[RayRequest, str]], backend: Backend) -> None:
+        for request, reason in stale:
+            self.log.warning("Ending attempt %d (%s): %s", request.identity.attempt, request.name, reason)
+            await backend.stop(request)
+            attempts.use(request, "CLEARED")
+
+    def _conclude(self, request: RayRequest, verdict: Verdict, context: Any) -> dict[str, Any]:
+        """The end of an attempt, told to Airflow."""
+        generation = _generation(context)
+        attempts.release(request, generation)
+        if verdict.phase is not Phase.SUCCEEDED:
+            attempts.use(request, verdict.phase.name)
+            raise verdict.error()
+        value = self.result(request, verdict.value)
+        self.known_links.update({**links.of_cluster(verdict.value), **links.of_result(value)})
+        if request.kind.is_job:
+            # A worker that dies from here on loses nothing: the mark carries the generation, and a retry in the same
+            # generation is given this success again. A cluster is never used up; a retry adopts it while it lives.
+            attempts.use(request, attempts.SUCCEEDED, generation)
+        return value
+
+    async def _publish(self, ti: Any, known: Mapping[str, str]) -> None:
+        self.known_links.update(known)
+        for key, value in known.items():
+            # Not ti.axcom_push: what stands in for a worker in dag.test() does not know it (Airflow 3.3.2).
+            await asyncio.to_thread(ti.xcom_push, key=key, value=value)
+
+    async def _unless_killed(self, work: Coroutine[Any, Any, Any], context: Any) -> Any:
+        """Do *work*, unless Airflow ends the task in the middle of it."""
+        self._loop, self._killed = asyncio.get_running_loop(), asyncio.Event()
+        working, bell = asyncio.ensure_future(work), asyncio.ensure_future(self._killed.wait())
+        try:
+            await asyncio.wait({working, bell}, return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                return working.result()
+        finally:
+            working.cancel()
+            bell.cancel()
+            await asyncio.wait({working, bell})
+        await self._stop_if_mine(context)
+        raise AirflowTaskTerminated("Airflow ended this try.")
+
+    async def _stop_if_mine(self, context: Any) -> None:
+        if self._held is None:
+            return
+        request, place = self._held
+        if not await ownership.may_stop(context["ti"], request, self.log):
+            return
+        attempts.use(request, "KILLED")
+        backend = place.open()
+        try:
+            await backend.stop(request)
+        finally:
+            await backend.close()
+
+
+def _generation(context: Any) -> str:
+    # Both change with a new wish of Airflow's and with nothing else: clearing a task raises max_tries, and a run that
+    # is made anew or opened again starts at another time.
+    return f"{context['dag_run'].start_date}/{context['ti'].max_tries}"
+
+
+def _describe(request: RayRequest, *, adopted: bool) -> str:
+    identity = request.identity
+    where = f" on cluster {request.cluster}" if request.cluster else ""
+    shape = ""
+    if request.slice:
+        tpu_slice = TpuSlice.parse(request.slice)
+        shape = f" on {tpu_slice.describe()}, mesh {plan(tpu_slice).mesh}"
+    verb = "adopted" if adopted else "submitted"
+    return f"request {request.name} {verb} (attempt {identity.attempt} of run {identity.run_id}){where}{shape}"

@@ -1,0 +1,284 @@
+"""The one loop that watches a request: ensure, observe, judge, until the verdict is final.
+
+Used by :class:`WatchTrigger` in the triggerer, and by operators that do not defer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_raytpu import links
+from airflow_raytpu.backends.base import Backend
+from airflow_raytpu.hooks.raytpu import Place, RayTpuHook, setting
+from airflow_raytpu.model.errors import (
+    BackendUnreachable,
+    ForeignObjectError,
+    NoResultError,
+    PlaceError,
+    RayTpuError,
+    RequestError,
+)
+from airflow_raytpu.model.observation import ClusterState, JobState, Observation
+from airflow_raytpu.model.request import RayRequest
+from airflow_raytpu.model.verdict import Phase, Verdict, judge
+from airflow_raytpu.storage import attempts, objects
+from airflow_raytpu.triggers import ownership
+from airflow_raytpu.triggers.relay import Relay
+
+QUIET_S = 60.0
+"""Longest silence in the log."""
+
+_BREATH_S = 5.0
+_CALL_LIMIT_S = 45.0
+_DRAIN_S = 5.0
+_STOP_TRIES = 5
+
+Publish = Callable[[Mapping[str, str]], Awaitable[None]]
+Sleep = Callable[[float], Awaitable[None]]
+
+
+class Watch:
+    """One watch over one request.
+
+    :param log: a logger, for progress and the job's own lines.
+    :param poll_s: seconds between two looks.
+    :param now: the clock, seconds since the epoch.
+    :param publish: is given XComs (links) as they become known.
+    :param relay: copies the job's log; one is made where none is given.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        request: RayRequest,
+        *,
+        log: Any,
+        poll_s: float,
+        now: Callable[[], float] = time.time,
+        sleep: Sleep = asyncio.sleep,
+        publish: Publish | None = None,
+        relay: Relay | None = None,
+    ) -> None:
+        self._backend = backend
+        self._request = request
+        self._log = log
+        self._poll_s = poll_s
+        self._now = now
+        self._sleep = sleep
+        self._publish = publish
+        self._relay = relay or Relay(backend, request, log)
+        self._accepted = False
+        self._doubted = False
+        self._told: tuple[str, Phase, float] | None = None
+
+    async def run(self) -> Verdict:
+        """Watch to the end, stop what has to be stopped, and say what it meant."""
+        try:
+            while True:
+                verdict = await self.look()
+                if verdict.phase.final:
+                    return await self.end(verdict)
+                self._relay.start()
+                self._tell(verdict)
+                await self._sleep(self._poll_s)
+        finally:
+            await self._relay.close()
+
+    async def look(self) -> Verdict:
+        """Take the next step if one is due, look once and judge."""
+        refused = await self._ensure()
+        if refused is not None:
+            return refused
+        seen = await self._observe()
+        await self.publish(links.of_cluster(seen.facts))
+        verdict = judge(seen if self._accepted else _not_yet(seen, self._request), self._request.limits, self._now())
+        return self._doubt(verdict)
+
+    async def end(self, verdict: Verdict) -> Verdict:
+        """What a final *verdict* asks for: stop the work, free a cluster of its own, copy the last lines of the log."""
+        if verdict.stop:
+            await self._stop()
+        if self._accepted:
+            # What ended before the first look has a log, too.
+            self._relay.start()
+        await self._relay.finish(_DRAIN_S)
+        if self._request.kind.is_job and self._request.owns_cluster and not verdict.stop:
+            await self._stop()
+        return verdict
+
+    async def publish(self, known: Mapping[str, str]) -> None:
+        """Store links, the first time that any are known."""
+        if not known or self._publish is None:
+            return
+        publish, self._publish = self._publish, None
+        try:
+            await publish(known)
+        except Exception as error:  # noqa: BLE001 - a link that is missing must not end the watch
+            self._log.warning("The link to the dashboard could not be stored: %r", error)
+
+    async def _ensure(self) -> Verdict | None:
+        """Submit, until it is accepted. A refusal is a verdict."""
+        if self._accepted:
+            return None
+        try:
+            async with asyncio.timeout(_CALL_LIMIT_S):
+                self._accepted = await self._backend.ensure(self._request)
+        except (BackendUnreachable, TimeoutError) as error:
+            self._log.debug("not submitted yet: %s", error)
+        except RayTpuError as error:
+            return Verdict(
+                phase=Phase.LOST if isinstance(error, PlaceError) else Phase.FAILED,
+                message=error.cause,
+                code=error.code,
+                lever=error.lever,
+                # What is there under our name is somebody else's: hands off.
+                stop=not isinstance(error, ForeignObjectError),
+            )
+        return None
+
+    async def _observe(self) -> Observation:
+        try:
+            async with asyncio.timeout(_CALL_LIMIT_S):
+                return await self._backend.observe(self._request)
+        except BackendUnreachable as error:
+            return Observation.unreachable(error.cause)
+        except TimeoutError:
+            return Observation.unreachable(f"no answer in {_CALL_LIMIT_S:.0f} s")
+
+    def _doubt(self, verdict: Verdict) -> Verdict:
+        """A loss must be seen twice: a head that restarts and a result that was just written look the same at first."""
+        doubtful = verdict.phase is Phase.LOST or verdict.code == NoResultError.code
+        believed, self._doubted = self._doubted, doubtful
+        if doubtful and not believed:
+            return Verdict(phase=Phase.WAITING, message=f"looking again: {verdict.message}")
+        return verdict
+
+    def _tell(self, verdict: Verdict) -> None:
+        """A line when something changed, every few seconds at most, and one a minute in any case."""
+        now = self._now()
+        if self._told is not None:
+            message, phase, at = self._told
+            changed = verdict.message != message and now - at >= _BREATH_S
+            if not (changed or verdict.phase is not phase or now - at + self._poll_s > QUIET_S):
+                return
+        self._log.info("%s", verdict.message)
+        self._told = (verdict.message, verdict.phase, now)
+
+    async def _stop(self) -> None:
+        for attempt in range(1, _STOP_TRIES + 1):
+            try:
+                async with asyncio.timeout(_CALL_LIMIT_S):
+                    await self._backend.stop(self._request)
+            except (RayTpuError, TimeoutError) as error:
+                self._log.warning("%s could not be stopped (try %d): %s", self._request.name, attempt, error)
+                await self._sleep(2.0**attempt)
+            else:
+                return
+        self._log.warning("%s is left to its time to live, %.0f s.", self._request.name, self._request.ttl_s)
+
+
+def _not_yet(seen: Observation, request: RayRequest) -> Observation:
+    """Before a request is accepted, what is absent was not made yet: it is awaited, not lost."""
+    job = seen.job
+    if request.kind.is_job and job in (None, JobState.ABSENT):
+        job = JobState.QUEUED
+    cluster = ClusterState.STARTING if seen.cluster is ClusterState.ABSENT else seen.cluster
+    return replace(seen, job=job, cluster=cluster)
+
+
+async def watch(backend: Backend, request: RayRequest, **settings: Any) -> Verdict:
+    """:class:`Watch` from the first step to the final verdict; *settings* are its own."""
+    return await Watch(backend, request, **settings).run()
+
+
+class WatchTrigger(BaseTrigger):
+    """Watches a request from the triggerer and fires its verdict.
+
+    :param request: as :meth:`RayRequest.to_dict` writes it; no secrets.
+    :param conn_id: the connection that says where it runs, read again here.
+    :param stated: that connection was there when the request was made.
+    """
+
+    def __init__(self, request: dict[str, Any], conn_id: str, *, stated: bool = True) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.request = request
+        self.conn_id = conn_id
+        self.stated = stated
+        self._links: dict[str, str] = {}
+        self._relay: Relay | None = None
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return (
+            f"{type(self).__module__}.{type(self).__qualname__}",
+            {"request": self.request, "conn_id": self.conn_id, "stated": self.stated},
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        request = RayRequest.from_dict(self.request)
+        backend = (await self._place()).open()
+        try:
+            self._relay = Relay(backend, request, self.log, offset=await self._offset(request))
+            verdict = await watch(
+                backend,
+                request,
+                log=self.log,
+                poll_s=float(setting("poll_interval")),
+                publish=self._publish,
+                relay=self._relay,
+            )
+        finally:
+            await backend.close()
+        # The request itself stays in storage: Airflow writes events to the log in full.
+        event = {"request": request.outbox("request"), "verdict": verdict.to_dict(), "links": self._links}
+        yield TriggerEvent(event)  # type: ignore[no-untyped-call]
+
+    async def cleanup(self) -> None:
+        """Remember how far the log was copied. Runs whenever the trigger leaves this process, so it stops nothing."""
+        if self._relay is not None and self._relay.offset:
+            place = RayRequest.from_dict(self.request).outbox("tail")
+            note = {"owner": self._me(), "offset": self._relay.offset}
+            await asyncio.to_thread(objects.write_json, place, note)
+
+    async def on_kill(self) -> None:
+        """Stop the remote work, where a user ended the task, and not when a triggerer has merely lost it."""
+        request = RayRequest.from_dict(self.request)
+        backend = (await self._place()).open()
+        try:
+            if await ownership.may_stop_deferred(self.task_instance, request, backend, self.log):
+                await asyncio.to_thread(attempts.use, request, "KILLED")
+                await backend.stop(request)
+        finally:
+            await backend.close()
+
+    async def _place(self) -> Place:
+        place = await RayTpuHook(self.conn_id).aplace()
+        if self.stated and not place.stated:
+            # Airflow reports a secrets backend in trouble as a connection that does not exist.
+            raise RequestError(
+                f"Connection {self.conn_id} was there when this task began and is gone.",
+                "Add it again, or clear the task.",
+            )
+        return place
+
+    async def _offset(self, request: RayRequest) -> int:
+        note = await asyncio.to_thread(objects.read_json, request.outbox("tail"))
+        return int(note["offset"]) if note and note["owner"] == self._me() else 0
+
+    async def _publish(self, known: Mapping[str, str]) -> None:
+        from airflow.sdk.execution_time.xcom import XCom
+
+        self._links.update(known)
+        ti = self.task_instance
+        if ti is not None:
+            of_task = {"dag_id": ti.dag_id, "task_id": ti.task_id, "run_id": ti.run_id, "map_index": ti.map_index}
+            for key, value in known.items():
+                await asyncio.to_thread(XCom.set, key, value, **of_task)
+
+    def _me(self) -> str:
+        return str(getattr(self.task_instance, "id", ""))

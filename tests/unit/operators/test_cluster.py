@@ -1,0 +1,71 @@
+"""Giving a cluster back."""
+
+from __future__ import annotations
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import TaskDeferred
+
+from airflow_raytpu.operators import RayTpuClusterDeleteOperator, RayTpuClusterOperator
+from tests.doubles.airflow_side import TaskInstance, context
+from tests.doubles.scripted import ScriptedBackend, starting
+
+
+@pytest.fixture
+def pair():
+    with DAG("digits", schedule=None):
+        cluster = RayTpuClusterOperator(task_id="cluster", slice="v6e:4x4")
+        return cluster, cluster.teardown()
+
+
+async def begin(cluster, **ti):
+    with pytest.raises(TaskDeferred):
+        await cluster.aexecute(context(TaskInstance(task_id="cluster", **ti)))
+
+
+async def test_every_attempt_is_deleted_though_the_setup_returned_nothing(pair, place_with):
+    backend = ScriptedBackend([starting()])
+    place_with(backend)
+    cluster, last = pair
+    await begin(cluster)
+    await begin(cluster, max_tries=1)
+    backend.calls.clear()
+    gone = await last.aexecute(context(TaskInstance(task_id="cluster_teardown")))
+    assert backend.calls == [("delete", name) for name in gone]
+    assert gone == [request.name for request in backend.requests]
+    assert len(gone) == 2
+
+
+async def test_only_the_cluster_of_its_own_run_and_index_is_deleted(pair, place_with):
+    backend = ScriptedBackend([starting()])
+    place_with(backend)
+    cluster, last = pair
+    await begin(cluster, run_id="other")
+    await begin(cluster, map_index=2)
+    assert await last.aexecute(context(TaskInstance(task_id="cluster_teardown"))) == []
+    assert len(await last.aexecute(context(TaskInstance(task_id="cluster_teardown", map_index=2)))) == 1
+
+
+async def test_a_cluster_that_does_not_go_is_an_error_with_its_limit(pair, place_with):
+    import asyncio
+    from datetime import timedelta
+
+    class Sticky(ScriptedBackend):
+        async def delete(self, request):
+            await asyncio.Event().wait()
+
+    backend = Sticky([starting()])
+    place_with(backend)
+    cluster, last = pair
+    await begin(cluster)
+    last.within = timedelta(milliseconds=1)
+    with pytest.raises(Exception, match="not gone within"):
+        await last.aexecute(context(TaskInstance(task_id="cluster_teardown")))
+    assert backend.closed == 2
+
+
+def test_it_takes_storage_and_connection_from_its_cluster():
+    with DAG("digits", schedule=None):
+        cluster = RayTpuClusterOperator(task_id="c", slice="v6e:4x4", storage_path="gs://b/x", conn_id="prod")
+        last = RayTpuClusterDeleteOperator(task_id="d", cluster=cluster)
+    assert (last.cluster_task_id, last.storage_path, last.conn_id) == ("c", "gs://b/x", "prod")

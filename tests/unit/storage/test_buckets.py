@@ -1,0 +1,96 @@
+"""Google Cloud Storage: the real client against a bucket in memory."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import pytest
+
+from airflow_raytpu.model.errors import BackendUnreachable, PathError
+from airflow_raytpu.storage import buckets, objects
+from tests.doubles import bucket_server
+
+
+@pytest.fixture(scope="module")
+def server():
+    with bucket_server.serving() as (address, bucket):
+        yield address, bucket
+
+
+@pytest.fixture
+def bucket(server, monkeypatch):
+    address, bucket = server
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", address)
+    buckets._client.cache_clear()
+    bucket.held.clear()
+    bucket.refuse.clear()
+    yield bucket
+    buckets._client.cache_clear()
+
+
+@pytest.mark.parametrize("name", ["plain", "with space", "100%", "a#b", "a?b", "ü/文字"])
+def test_a_hostile_name_comes_back(name, bucket):
+    uri = objects.normalise("gs://b/" + quote(name))
+    objects.write_json(uri, [name])
+    assert list(bucket.held) == [name]
+    assert objects.read_json(uri) == [name]
+    assert objects.size(uri) == len(bucket.held[name])
+    assert objects.list_prefix("gs://b") == [uri]
+
+
+def test_what_is_missing_is_none(bucket):
+    assert objects.read_bytes("gs://b/x") is None
+    assert objects.size("gs://b/x") is None
+
+
+def test_an_object_can_be_left_alone_where_it_is_there(bucket):
+    assert objects.write_bytes("gs://b/x", b"1", if_absent=True)
+    assert not objects.write_bytes("gs://b/x", b"2", if_absent=True)
+    assert bucket.held == {"x": b"1"}
+    assert objects.write_bytes("gs://b/x", b"2")
+    assert bucket.held == {"x": b"2"}
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
+def test_short_trouble_is_waited_out_by_the_client(status, bucket, monkeypatch):
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    bucket.refuse = [status, status]
+    objects.write_bytes("gs://b/x", b"1")
+    bucket.refuse = [status, status]
+    assert objects.read_bytes("gs://b/x") == b"1"
+
+
+def test_what_is_forbidden_is_not_called_transient(bucket):
+    bucket.refuse = [403]
+    with pytest.raises(PathError, match=r"refused[\s\S]*Storage Object User"):
+        objects.write_bytes("gs://b/x", b"1")
+
+
+def test_a_bucket_that_is_not_there_is_named(bucket):
+    with pytest.raises(PathError, match="there is no bucket other"):
+        objects.list_prefix("gs://other/x")
+    with pytest.raises(PathError, match="there is no bucket other"):
+        objects.write_bytes("gs://other/x", b"")
+
+
+def test_other_trouble_may_pass(bucket):
+    bucket.refuse = [400]
+    with pytest.raises(BackendUnreachable, match="gs://b/x could not be read"):
+        objects.read_bytes("gs://b/x")
+
+
+def test_writable_is_proved_by_writing(bucket):
+    objects.check_writable("gs://b/runs")
+    assert bucket.held == {"runs/.write-check": b""}
+    bucket.refuse = [403]
+    with pytest.raises(PathError, match="refused"):
+        objects.check_writable("gs://b/runs")
+
+
+def test_an_input_is_an_object_a_prefix_with_objects_or_a_glob(bucket):
+    bucket.held |= {"in/train/a.parquet": b"x", "in/training": b"x"}
+    for good in ("in/train", "in/train/", "in/train/a.parquet", "in/train/*.parquet"):
+        objects.check_readable(f"gs://b/{good}")
+    for bad in ("in/tr", "in/*.csv"):
+        with pytest.raises(PathError, match="does not exist"):
+            objects.check_readable(f"gs://b/{bad}")

@@ -1,0 +1,144 @@
+"""WatchTrigger: what it carries, what it fires, and when it stops remote work."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from airflow.sdk._shared.module_loading import import_string
+from airflow.sdk.serde import deserialize, serialize
+
+from airflow_raytpu.backends.base import LogLine
+from airflow_raytpu.model.deadlines import Deadlines
+from airflow_raytpu.model.identity import Identity
+from airflow_raytpu.model.request import Kind, RayRequest
+from airflow_raytpu.model.verdict import Phase, Verdict
+from airflow_raytpu.storage import attempts, objects
+from airflow_raytpu.triggers import ownership
+from airflow_raytpu.triggers.watch import WatchTrigger
+from tests.doubles.airflow_side import TaskInstance
+from tests.doubles.scripted import ScriptedBackend, ready, running, succeeded
+
+
+@pytest.fixture
+def request_(tmp_path):
+    return RayRequest(
+        identity=Identity(deployment="d", dag_id="digits", task_id="train", run_id="manual__1"),
+        kind=Kind.TRAIN,
+        slice="v6e:4x4",
+        storage=f"file://{tmp_path}/storage/digits",
+        limits=Deadlines().since(time.time()),
+        cluster="shared",
+        arguments={"train_loop": "m:f", "train_loop_config": {"steps": 3, "name": "ü"}},
+    )
+
+
+def trigger_of(request, ti=None):
+    trigger = WatchTrigger(request.to_dict(), "raytpu_default")
+    trigger._task_instance = ti
+    return trigger
+
+
+async def fired(trigger):
+    return [event async for event in trigger.run()]
+
+
+def test_it_survives_serialisation_as_plain_json(request_):
+    path, arguments = WatchTrigger(request_.to_dict(), "conn", stated=False).serialize()
+    assert json.loads(json.dumps(arguments)) == arguments
+    again = import_string(path)(**deserialize(serialize(arguments)))
+    assert again.serialize() == (path, arguments)
+    assert RayRequest.from_dict(again.request) == request_
+
+
+async def test_it_fires_one_event_which_is_the_verdict(request_, place_with, monkeypatch):
+    monkeypatch.setenv("AIRFLOW__RAYTPU__POLL_INTERVAL", "0")
+    backend = ScriptedBackend([running(at=time.time()), succeeded({"step": 3})])
+    place_with(backend)
+    events = await fired(trigger_of(request_, TaskInstance()))
+    assert len(events) == 1
+    payload = json.loads(json.dumps(events[0].payload))
+    assert payload["request"] == request_.outbox("request")
+    verdict = Verdict.from_dict(payload["verdict"])
+    assert (verdict.phase, verdict.value) == (Phase.SUCCEEDED, {"step": 3})
+    assert backend.closed == 1
+
+
+async def test_a_connection_that_vanished_is_not_taken_for_simulated_slices(request_, place_with):
+    backend = ScriptedBackend([succeeded()])
+    place_with(backend, stated=False)
+    with pytest.raises(Exception, match="was there when this task began"):
+        await fired(trigger_of(request_))
+    assert backend.calls == []
+
+
+async def test_cleanup_stops_nothing_and_remembers_the_place_in_the_log(request_, place_with):
+    backend = ScriptedBackend([succeeded()], lines=[LogLine(text="a", offset=2), LogLine(text="b", offset=4)])
+    place_with(backend)
+    ti = TaskInstance()
+    trigger = trigger_of(request_, ti)
+    await fired(trigger)
+    trigger._relay.offset = 2
+    await trigger.cleanup()
+    assert backend.verbs("stop") == []
+    assert await trigger_of(request_, ti)._offset(request_) == 2
+    assert await trigger_of(request_, TaskInstance())._offset(request_) == 0, "another try has a log of its own"
+
+
+@pytest.mark.parametrize("state", ["failed", "success", "skipped", "removed", None, "scheduled", "queued", "running"])
+async def test_a_user_kill_stops_the_work_and_uses_the_attempt_up(state, request_, place_with, airflow_says):
+    backend, ti = ScriptedBackend([running(at=time.time())]), TaskInstance()
+    place_with(backend)
+    airflow_says(state)
+    attempts.take(request_, ti.id, "g")
+    await trigger_of(request_, ti).on_kill()
+    assert backend.verbs("stop") == ["stop"]
+    assert objects.read_json(request_.outbox("used"))["phase"] == "KILLED"
+
+
+async def test_a_triggerer_that_lost_its_trigger_stops_nothing(request_, place_with, airflow_says):
+    backend, ti = ScriptedBackend([running(at=time.time())]), TaskInstance()
+    place_with(backend)
+    airflow_says("deferred")
+    attempts.take(request_, ti.id, "g")
+    await trigger_of(request_, ti).on_kill()
+    assert backend.verbs("stop") == []
+    assert not objects.exists(request_.outbox("used"))
+
+
+@pytest.mark.parametrize("state", ["failed", None])
+async def test_work_that_a_later_try_has_taken_over_is_left_alone(state, request_, place_with, airflow_says):
+    backend = ScriptedBackend([running(at=time.time())])
+    place_with(backend)
+    airflow_says(state)
+    attempts.take(request_, TaskInstance().id, "g")
+    await trigger_of(request_, TaskInstance()).on_kill()
+    assert backend.verbs("stop") == []
+
+
+async def test_a_cluster_that_another_triggerer_saw_ready_is_left_alone(request_, place_with, airflow_says):
+    cluster = RayRequest.from_dict({**request_.to_dict(), "kind": "cluster", "cluster": None})
+    backend, ti = ScriptedBackend([ready()]), TaskInstance()
+    place_with(backend)
+    attempts.take(cluster, ti.id, "g")
+    airflow_says("scheduled")
+    await trigger_of(cluster, ti).on_kill()
+    attempts.release(cluster, "g")
+    airflow_says("success")
+    await trigger_of(cluster, ti).on_kill()
+    assert backend.verbs("stop") == []
+
+
+@pytest.mark.parametrize(("map_index", "key"), [(-1, "train"), (3, "train_3")])
+async def test_the_state_is_asked_for_as_airflow_answers(map_index, key, monkeypatch):
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    def states(**asked):
+        assert asked == {"dag_id": "digits", "task_ids": ["train"], "run_ids": ["manual__1"], "map_index": map_index}
+        return {"manual__1": {key: "failed"}}
+
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(states))
+    assert await ownership.task_state(TaskInstance(map_index=map_index)) == "failed"
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(lambda **_: {}))
+    assert await ownership.task_state(TaskInstance()) is None
