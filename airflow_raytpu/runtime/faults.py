@@ -1,0 +1,45 @@
+"""What Ray's own errors mean in ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import ray
+
+from airflow_raytpu.model.errors import LostError, RayTpuError
+from airflow_raytpu.runtime.author import AuthorError
+
+EVICTED = (
+    "RetryBudget(evictions=...) says how often such a loss is made good; the next try goes on from what was saved."
+)
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """*error* and what led to it, Ray's wrapping taken off."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, ray.exceptions.RayTaskError) and isinstance(seen.cause, BaseException):
+            seen = seen.cause
+        yield seen
+        seen = seen.__cause__
+
+
+def ours(error: BaseException) -> RayTpuError | AuthorError | None:
+    """The error of this package inside *error*, ``None`` where there is none."""
+    return next((cause for cause in causes(error) if isinstance(cause, (RayTpuError, AuthorError))), None)
+
+
+def meaning(error: BaseException, who: str) -> BaseException:
+    """What an error that *who* (a host) answered with means: ours where it is in there, a loss where the host is gone."""
+    inner = ours(error)
+    if inner is not None:
+        return inner
+    if isinstance(
+        error, (ray.exceptions.RayActorError, ray.exceptions.NodeDiedError, ray.exceptions.WorkerCrashedError)
+    ):
+        return LostError(f"{who} was lost: {first_line(error)}", EVICTED)
+    return error
+
+
+def first_line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -1,0 +1,93 @@
+"""Around the author's train loop, in each worker: prove the mesh, open the checkpoints, call, close."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_raytpu.runtime import author, checkpoints, mesh, relay
+from airflow_raytpu.runtime.commits import Commit
+from airflow_raytpu.runtime.outbox import speak
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the driver tells each worker. Survives pickling.
+
+    :param loop: the author's loop, ``module:qualname``.
+    :param workers: JAX processes there must be.
+    :param devices: JAX devices there must be over all of them.
+    :param restore: the checkpoint to go on from.
+    :param total: steps in all, 0 where unknown.
+    """
+
+    request: str
+    loop: str
+    workers: int
+    devices: int
+    root: str
+    every: int
+    keep: int
+    lineage: tuple[str, ...]
+    restore: Commit | None
+    total: int
+
+
+def run_loop(settings: Settings, config: dict[str, Any]) -> dict[str, Any]:
+    """One worker's whole life. Called by Ray Train on every worker.
+
+    :returns: how it ended, for the driver (Ray hands over rank 0's).
+    :raises BrokenSliceError: JAX does not see the whole slice.
+    :raises AuthorError: the author's code raised.
+    """
+    from ray import train
+
+    speak()
+    rank = train.get_context().get_world_rank()
+    mesh.check(settings.workers, settings.devices)
+    session = checkpoints.Session(
+        root=settings.root,
+        request=settings.request,
+        every=settings.every,
+        keep=settings.keep,
+        lineage=settings.lineage,
+        restore=settings.restore,
+        total=settings.total,
+        rank=rank,
+        tell=lambda news: relay.publish(settings.request, "loop", news),
+    )
+    checkpoints.open_session(session)
+    try:
+        loop = author.load(settings.loop)
+        with author.quoted(loop.__name__, lambda: _where(rank, session.step)):
+            call_loop(loop, config)
+        session.finish()
+    except BaseException:
+        session.abandon()
+        raise
+    finally:
+        checkpoints.open_session(None)
+    ended: dict[str, Any] = {"processes": settings.workers, "devices": settings.devices}
+    if session.step:
+        ended |= {"step": session.step, "metrics": checkpoints.finite(session.metrics)}
+        newest = session.commit or settings.restore
+        ended["checkpoint"] = newest.uri if newest else None
+    return ended
+
+
+def call_loop(loop: Callable[..., Any], config: dict[str, Any]) -> None:
+    """Call *loop* as Ray Train does: with the config, or with nothing where it takes nothing."""
+    required = [
+        parameter
+        for parameter in inspect.signature(loop).parameters.values()
+        if parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    loop(config) if required else loop()
+
+
+def _where(rank: int, step: int) -> str:
+    at = f" at step {step:,}" if step else " before its first step"
+    return f" on rank {rank} ({mesh.host()}){at}"

@@ -1,0 +1,71 @@
+"""The parts of a batch inference's output: written whole or not at all, and recognised when they are already there."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet as pq
+
+from airflow_raytpu.model.errors import RowCountError
+from airflow_raytpu.runtime import files, parquet
+from airflow_raytpu.runtime.batching import Part
+from airflow_raytpu.runtime.parquet import Span
+
+_MARK = b"airflow_raytpu"
+
+
+def write(part: Part, folder: str, predicted: Mapping[str, np.ndarray], mark: Mapping[str, Any]) -> None:
+    """Write the kept rows of the part's input with the *predicted* columns beside them, in one step.
+
+    :param mark: what :func:`is_done` compares later.
+    :raises RowCountError: a column has not one value for each row.
+    """
+    table = parquet.read(Span(part.file, 0, part.keep)) if part.keep else part.file.schema.empty_table()
+    for name, column in predicted.items():
+        if len(column) != part.keep:
+            raise RowCountError(
+                f"{part.file.name}: {len(column)} predictions for {part.keep} rows.", "This is a fault of the runtime."
+            )
+        table = table.append_column(name, to_arrow(column))
+    text = json.dumps({**mark, "source": part.file.name, "rows": part.keep}).encode()
+    table = table.replace_schema_metadata({**(table.schema.metadata or {}), _MARK: text})
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer)
+    files.write_bytes(f"{folder}/{part.name}", buffer.getvalue())
+
+
+def is_done(part: Part, folder: str, lineage: Sequence[str], model: str | None) -> bool:
+    """Whether *part* is there, whole, from the same model, and the work of an attempt of *lineage*."""
+    filesystem, path = files.locate(f"{folder}/{part.name}")
+    try:
+        with pq.ParquetFile(filesystem.open_input_file(path)) as opened:
+            mark = json.loads((opened.schema_arrow.metadata or {}).get(_MARK, b"{}"))
+            rows = opened.metadata.num_rows
+    except (FileNotFoundError, pa.ArrowInvalid, ValueError):
+        return False
+    return rows == part.keep == mark.get("rows") and mark.get("request") in lineage and mark.get("model") == model
+
+
+def count(parts: Sequence[Part], folder: str) -> int:
+    """Rows in the written *parts*, by their footers."""
+    total = 0
+    for part in parts:
+        filesystem, path = files.locate(f"{folder}/{part.name}")
+        with pq.ParquetFile(filesystem.open_input_file(path)) as opened:
+            total += opened.metadata.num_rows
+    return total
+
+
+def to_arrow(column: np.ndarray) -> pa.Array:
+    """*column* as Arrow: rows of several values become lists; what Arrow does not know (bfloat16) becomes float32."""
+    if column.dtype.kind not in "biuf":
+        column = column.astype(np.float32)
+    array = pa.array(np.ascontiguousarray(column).reshape(-1))
+    for length in reversed(column.shape[1:]):
+        array = pa.FixedSizeListArray.from_arrays(array, length)
+    return array

@@ -1,0 +1,234 @@
+"""Train: Ray Train's JaxTrainer on whole slices, restarted from the newest committed checkpoint as the budgets allow."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import ray
+
+from airflow_raytpu.model.errors import LostError, PlaceError, RayTpuError
+from airflow_raytpu.model.request import RayRequest
+from airflow_raytpu.placement.plan import SlicePlan, plan
+from airflow_raytpu.placement.topology import TpuSlice
+from airflow_raytpu.runtime import files, relay, slices
+from airflow_raytpu.runtime.author import AuthorError, first_to_blame
+from airflow_raytpu.runtime.commits import Commit, committed, sweep
+from airflow_raytpu.runtime.datasets import PerRank, inputs
+from airflow_raytpu.runtime.faults import EVICTED, causes, first_line
+from airflow_raytpu.runtime.lineage import lineage
+from airflow_raytpu.runtime.loop import Settings, run_loop
+from airflow_raytpu.runtime.outbox import Outbox
+from airflow_raytpu.runtime.watch import Watch
+
+if TYPE_CHECKING:
+    from ray.train.v2.jax import JaxTrainer
+
+_START_S = 60.0
+_SNAPSHOT = "checkpoint_manager_snapshot.json"
+_TUNING = {
+    # Ray's defaults poll the workers every 2 s: an error and the end of the loop would wait for it, twice.
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.25",
+    "RAY_TRAIN_METRICS_ENABLED": "0",
+    # The workers stay where the author's code is.
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+}
+
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Tally:
+    """What the tries of one attempt have cost so far."""
+
+    failures: int = 0
+    evictions: int = 0
+    held_s: float = 0.0
+    began_from: list[int] = field(default_factory=list)
+
+
+def run(request: RayRequest, outbox: Outbox) -> Mapping[str, Any]:
+    """Train as *request* says.
+
+    :raises AuthorError: the loop raised more often than ``failures`` allows.
+    :raises NoSliceError: no whole slice in time.
+    :raises LostError: the slice was lost more often than ``evictions`` allows.
+    """
+    shape = TpuSlice.parse(request.slice) if request.slice else slices.own_slice(ray.nodes())
+    job = _Job(request, outbox, plan(shape))
+    return job.run()
+
+
+class _Job:
+    def __init__(self, request: RayRequest, outbox: Outbox, slice_plan: SlicePlan) -> None:
+        self._request, self._outbox, self._plan = request, outbox, slice_plan
+        self._arguments = request.arguments
+        self._root = f"{request.storage}/checkpoints"
+        self._lineage = lineage(request, self._arguments["resume"])
+        self._inputs = inputs(request.arguments.get("datasets") or {}, slice_plan.workers)
+        self._tally = Tally()
+
+    def run(self) -> Mapping[str, Any]:
+        os.environ.update({name: os.environ.get(name, value) for name, value in _TUNING.items()})
+        sweep(self._root)
+        while True:
+            restore = self._choose()
+            try:
+                value = self._try(restore)
+            except AuthorError as error:
+                self._spend("failures", error)
+            except LostError as error:
+                self._spend("evictions", error)
+            else:
+                return self._result(value)
+
+    def _choose(self) -> Commit | None:
+        """The checkpoint all workers restore: chosen once, here, so that they cannot differ."""
+        newest = next(iter(committed(self._root, self._lineage)), None)
+        self._tally.began_from.append(newest.step if newest else 0)
+        if newest is not None:
+            log.info("going on from step %d (%s)", newest.step, newest.uri)
+        if newest is not None or len(self._lineage) == 1:
+            # Ray's own list of checkpoints refuses to start where one of them is gone; ours decides.
+            files.remove(f"{self._root}/{_SNAPSHOT}")
+        return newest
+
+    def _spend(self, budget: str, error: AuthorError | LostError) -> None:
+        used = getattr(self._tally, budget) + 1
+        allowed = self._arguments[budget]
+        if used > allowed:
+            raise error
+        setattr(self._tally, budget, used)
+        log.warning("%s\n%s of %s %s used; starting again.", error, used, allowed, budget)
+        self._outbox.tell(phase="starting again", message=f"{used} of {allowed} {budget} used")
+
+    def _try(self, restore: Commit | None) -> dict[str, Any]:
+        """One group of workers from start to end; what its rank 0 returned."""
+        from ray.train import ControllerError, TrainingFailedError, WorkerGroupError
+
+        with slices.cordon(self._plan) as cordon:
+            # Until Ray has chosen: a slice that heals is not kept from others while we train.
+            watch = Watch(self._request, self._outbox, self._plan, on_slice=cordon.close)
+            try:
+                with relay.Pump(watch.turn):
+                    result = self._trainer(restore).fit()
+            except WorkerGroupError as error:
+                raise self._blame(error.worker_failures) from error
+            except ControllerError as error:
+                raise self._explain(error.controller_failure, watch) from error
+            except TrainingFailedError as error:
+                raise LostError(f"The slice was taken away: {error}", EVICTED) from error
+            finally:
+                self._tally.held_s += watch.held_s()
+        ended = {**watch.reported, **(result.return_value or {})}
+        if "checkpoint" not in ended and result.checkpoint is not None:
+            ended["checkpoint"] = f"{self._root}/{quote(result.checkpoint.path.rpartition('/')[2])}"
+        return ended
+
+    def _blame(self, errors: Mapping[int, BaseException]) -> Exception:
+        """Whose fault a failed gang is. The author's error wins over a lost host: hosts also go down with the others."""
+        ours = [error for error in errors.values() if isinstance(error, RayTpuError)]
+        to_blame = first_to_blame(errors)
+        if ours and (to_blame is None or to_blame.collateral):
+            return ours[0]
+        lost = {rank: error for rank, error in errors.items() if not isinstance(error, (AuthorError, RayTpuError))}
+        if lost and (to_blame is None or to_blame.collateral):
+            rank, error = min(lost.items())
+            return LostError(f"The worker of rank {rank} was lost: {first_line(error)}", EVICTED)
+        assert to_blame is not None
+        return to_blame
+
+    def _explain(self, error: BaseException, watch: Watch) -> Exception:
+        """What a failed start means."""
+        from ray.train.v2._internal.exceptions import WorkerGroupStartupFailedError, WorkerGroupStartupTimeoutError
+
+        for cause in causes(error):
+            if isinstance(cause, (RayTpuError, AuthorError)):
+                return cause
+            if isinstance(cause, WorkerGroupStartupTimeoutError):
+                return watch.lookout.too_late(self._request.limits.slice_wait_s)
+            if isinstance(cause, WorkerGroupStartupFailedError):
+                return LostError(f"The workers could not be started: {first_line(error)}", EVICTED)
+        return PlaceError(f"Ray Train failed: {type(error).__name__}: {first_line(error)}", "The job's log has it all.")
+
+    def _trainer(self, restore: Commit | None) -> JaxTrainer:
+        from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+        from ray.train.v2.jax import JaxTrainer
+
+        from airflow_raytpu.runtime.gang import Gang, ReportRelay
+
+        wait_s = max(1.0, self._request.limits.slice_until - time.time())
+        start_s = min(_START_S, wait_s)
+        os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = f"{start_s:.0f}"
+        single = self._plan.workers == 1
+        return JaxTrainer(
+            functools.partial(run_loop, self._settings(restore)),
+            train_loop_config=dict(self._arguments["train_loop_config"]),
+            jax_config=Gang(use_tpu=True, request=self._request.name, plan=self._plan),
+            scaling_config=ScalingConfig(
+                use_tpu=True,
+                num_workers=self._plan.workers,
+                # Ray takes a single host out of any slice, unless its label says which (Ray 2.60).
+                topology=None if single else self._plan.slice.topology,
+                label_selector={"ray.io/tpu-topology": self._plan.slice.topology} if single else None,
+                accelerator_type=self._plan.accelerator_type,
+                resources_per_worker={"CPU": 1, "TPU": self._plan.chips_per_worker},
+            ),
+            run_config=RunConfig(
+                name="checkpoints",
+                storage_path=files.native(self._request.storage),
+                # The two budgets are kept here: Ray counts a lost host as the author's failure.
+                failure_config=FailureConfig(
+                    max_failures=0, max_preemption_failures=0, controller_failure_limit=math.floor(wait_s / start_s)
+                ),
+                checkpoint_config=CheckpointConfig(num_to_keep=None),
+                callbacks=[ReportRelay(self._request.name)],
+            ),
+            datasets=dict.fromkeys(self._inputs, _nothing),
+            dataset_config=PerRank(self._inputs),
+        )
+
+    def _settings(self, restore: Commit | None) -> Settings:
+        policy, config = self._arguments["checkpoint"], self._arguments["train_loop_config"]
+        steps = config.get("steps")
+        return Settings(
+            request=self._request.name,
+            loop=self._arguments["train_loop"],
+            workers=self._plan.workers,
+            devices=self._plan.devices,
+            root=self._root,
+            every=policy["every_steps"],
+            keep=policy["keep"],
+            lineage=self._lineage,
+            restore=restore,
+            total=steps if isinstance(steps, int) else 0,
+        )
+
+    def _result(self, value: dict[str, Any]) -> dict[str, Any]:
+        tally = self._tally
+        return {
+            "step": value.get("step", 0),
+            "metrics": value.get("metrics", {}),
+            "checkpoint": value.get("checkpoint"),
+            "resumed_from": tally.began_from[0],
+            "chip_hours": round(self._plan.slice.total_chips * tally.held_s / 3600, 4),
+            "evictions": tally.evictions,
+            "failures": tally.failures,
+            "processes": value["processes"],
+            "devices": value["devices"],
+        }
+
+
+def _nothing() -> Any:
+    """Stands where Ray Train wants a dataset: :class:`PerRank` makes the ones that are read."""
+    import ray.data
+
+    return ray.data.from_items([])

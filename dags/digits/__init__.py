@@ -1,0 +1,1 @@
+"""Handwritten digits: the user code of the example DAG, as an author would write it."""
