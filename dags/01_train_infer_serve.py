@@ -1,7 +1,6 @@
 """The main job: real scanned digits are prepared, learnt on a whole TPU slice, scored in batch, served and asked.
 
-With no connection at all it runs on simulated slices on this machine; with a ``raytpu`` connection that names a Kubernetes
-cluster it runs on GKE. The DAG does not change.
+With no connection at all it runs on simulated slices on this machine.
 """
 
 from __future__ import annotations
@@ -48,9 +47,8 @@ with DAG(
     @task
     def data(seed: int, dag_run: Any = None) -> dict[str, str]:
         """Write 1,797 scanned digits as Parquet, split into train and test."""
-        from digits.data import write_parquet
-
         from airflow_raytpu.hooks.raytpu import RayTpuHook
+        from digits.data import write_parquet
 
         return write_parquet(f"{RayTpuHook().storage}/digits/{dag_run.run_id}/data", seed=seed)
 

@@ -47,7 +47,7 @@ def ask(endpoint: str, test: str, row: int = 0) -> dict[str, Any]:
     digit = _read(test, ["id", "pixels", "label"]).slice(row, 1).to_pylist()[0]
     body = json.dumps({"pixels": digit["pixels"]}).encode()
     with urlopen(Request(endpoint, body, {"Content-Type": "application/json"}), timeout=30) as response:
-        return {"id": digit["id"], "label": digit["label"], **json.load(response)}
+        return {"id": digit["id"], "label": digit["label"], "status": response.status, "answer": json.load(response)}
 
 
 def _read(uri: str, columns: list[str]) -> Any:
