@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import ray
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -48,10 +48,7 @@ def columns_of(found: Sequence[ParquetFile], wanted: Sequence[str] | None) -> tu
     :raises PathError: one is missing, or is no number.
     """
     schema = found[0].schema
-    if wanted is None:
-        names = [column.name for column in schema if is_numeric(column.type)]
-    else:
-        names = list(wanted)
+    names = [column.name for column in schema if is_numeric(column.type)] if wanted is None else list(wanted)
     for file in found:
         for name in names:
             if name not in file.schema.names or not is_numeric(file.schema.field(name).type):
@@ -149,7 +146,7 @@ class _Crew:
         self._held, self._program, self._start_s = held, program, start_s
         self.actors: list[Any] = []
 
-    def __enter__(self) -> _Crew:
+    def __enter__(self) -> Self:
         make = ray.remote(Scorer)
         for number, host in enumerate(self._held.hosts):
             place = PlacementGroupSchedulingStrategy(self._held.group, placement_group_bundle_index=host.bundle)

@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -24,7 +23,7 @@ pytestmark = pytest.mark.cluster
 
 async def submit(backend: Backend, request: RayRequest) -> None:
     async with asyncio.timeout(60):
-        while not await backend.ensure(request):
+        while not await backend.ensure(request):  # noqa: ASYNC110 - backends are polled
             await asyncio.sleep(0.1)
 
 
@@ -183,8 +182,6 @@ async def test_what_never_was_is_absent(harness: Harness) -> None:
 
 async def test_a_result_of_another_attempt_is_not_believed(harness: Harness) -> None:
     job = harness.job(exit=7)
-    path = Path(harness.scratch / "a folder" / "outbox")
-    path.mkdir(parents=True)
-    (path / f"{job.name}.result.json").write_text(json.dumps({"request": "another", "value": {}}))
+    objects.write_json(job.outbox("result"), {"request": "another", "value": {}})
     await submit(harness.backend, job)
     assert (await ended(harness.backend, job)).outcome is None

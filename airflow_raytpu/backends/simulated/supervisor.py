@@ -77,9 +77,7 @@ class Supervisor:
             # Whatever it is, nothing may stay behind and people must read why.
             _log.exception("failed")
             self._end_all()
-            ours = isinstance(error, RayTpuError)
-            words = f"{error.cause} {error.lever}" if ours else f"{type(error).__name__}: {error}"
-            self._last_words(Phase.FAILED, f"{words.strip()} See {self._folder / 'supervisor.log'}.")
+            self._last_words(Phase.FAILED, f"{_words(error)} See {self._folder / 'supervisor.log'}.")
             return 1
 
     def _start(self) -> None:
@@ -267,6 +265,12 @@ class _Heartbeat:
         if last != self._last:
             self._last, self._seen_at = last, now
         return now - self._seen_at
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, RayTpuError):
+        return f"{error.cause} {error.lever}".strip()
+    return f"{type(error).__name__}: {error}."
 
 
 def main(arguments: list[str]) -> int:
