@@ -63,7 +63,7 @@ with DAG(
         train_loop_config={
             "steps": "{{ params.steps }}",
             "learning_rate": "{{ params.learning_rate }}",
-            "batch_size": "{{ params.batch_size }}",
+            "global_batch_size": "{{ params.batch_size }}",
             "seed": "{{ params.seed }}",
         },
         datasets={"train": paths["train"]},

@@ -248,9 +248,8 @@ class _Stream:
         except StopIteration:
             del streams[stream]
             return
-        number, columns = self._crew.answer(reference, host)
-        piece = self._work[host].pieces[number]
-        self._got[piece.part].append((piece.span.start, columns))
+        piece = self._work[host].pieces[self._crew.answer(reference, host)]
+        self._got[piece.part].append((piece.span.start, next(stream)))
         if len(self._got[piece.part]) == self._missing[piece.part]:
             actor, pieces = self._crew.actors[host], self._got.pop(piece.part)
             self._commits[actor.commit.remote(self._made[piece.part], self._folder, pieces)] = host

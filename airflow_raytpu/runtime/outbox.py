@@ -108,6 +108,8 @@ def speak() -> None:
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)
         logger.propagate = False
+        # Orbax tells every save in a dozen lines, from every host.
+        logging.getLogger("absl").setLevel(logging.WARNING)
 
 
 def finite(metrics: Mapping[str, Any]) -> dict[str, float]:

@@ -70,19 +70,21 @@ class Scorer:
 
         jax.distributed.shutdown()
 
-    def run(self, work: HostWork, sample: parquet.Span) -> Iterator[tuple[int, Any]]:
-        """Predict all rows of *work*; numbers of pieces as they are done, with a reference to their columns.
+    def run(self, work: HostWork, sample: parquet.Span) -> Iterator[Any]:
+        """Predict all rows of *work*; by turns the number of a piece that is done, and its columns.
+
+        The columns come as an item of their own, which the caller owns: a reference that was put here and handed over
+        inside an item can be freed before the caller has counted it (Ray 2.60).
 
         :param sample: a row to pad with: padding of zeros might not be a row that the model can take.
         :raises AuthorError: the author's code raised.
         """
-        import ray
-
         collector = Collector(work.pieces)
         told_at = 0.0
         for rows, columns in self._predictions(work, sample):
             for number, piece in collector.add(rows, columns):
-                yield number, ray.put(piece)
+                yield number
+                yield piece
             if time.time() - told_at >= MIN_INTERVAL_S:
                 told_at = time.time()
                 relay.publish(self._program.request, f"rows/{self._number}", {"rows": collector.rows})

@@ -1,7 +1,9 @@
 """Whether remote work may be stopped: only by its owner, and only when its task really ended.
 
 Airflow 3.3.2 calls ``on_kill`` in more cases than a user's wish: on a worker whose task was reset as an orphan, while
-the next try already watches the same job, and in a triggerer that lost touch, while another one watches.
+the next try already watches the same job, and in a triggerer that lost touch, while another one watches. And not in
+every case: the trigger of a task that was cleared goes on, and is started again when it ends, as long as the task waits
+for its upstream (``Trigger.clean_unused`` compares a state that is NULL). So a trigger looks itself, too.
 """
 
 from __future__ import annotations
@@ -15,6 +17,10 @@ from airflow_raytpu.model.request import RayRequest
 from airflow_raytpu.model.verdict import judge
 from airflow_raytpu.storage import attempts
 
+LOOK_EVERY_S = 30.0
+"""Seconds between two questions to Airflow's server, so that work of a task that is gone ends within a minute."""
+
+_CONFIRM_S = 3.0
 _GOES_ON = {"scheduled", "queued", "running", "deferred", "up_for_retry", "up_for_reschedule"}
 
 
@@ -41,6 +47,29 @@ async def may_stop_deferred(ti: Any, request: RayRequest, backend: Backend, log:
             log.info("%s is left alone: it has ended.", request.name)
             return False
     return await _is_owner(ti, request, state, log)
+
+
+async def is_in_charge(ti: Any, request: RayRequest, log: Any) -> bool:
+    """Whether a trigger that begins now is the one to watch *request*, and not one that Airflow forgot to end."""
+    if ti is None or await asyncio.to_thread(attempts.is_owned_by, request, str(ti.id)):
+        return True
+    log.info("%s is not watched here: this try no longer looks after it.", request.name)
+    return False
+
+
+async def until_taken_away(ti: Any, log: Any) -> None:
+    """Returns once Airflow's server has the task neither at work nor on its way to it, seen twice."""
+    seen_gone = False
+    while True:
+        await asyncio.sleep(_CONFIRM_S if seen_gone else LOOK_EVERY_S)
+        try:
+            gone = ti is not None and await task_state(ti) not in _GOES_ON
+        except Exception as error:  # noqa: BLE001 - Airflow's server in trouble says nothing about the task
+            log.debug("Airflow does not say what became of the task: %r", error)
+            continue
+        if gone and seen_gone:
+            return
+        seen_gone = gone
 
 
 async def task_state(ti: Any) -> str | None:

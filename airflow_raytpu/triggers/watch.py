@@ -197,6 +197,11 @@ async def watch(backend: Backend, request: RayRequest, **settings: Any) -> Verdi
     return await Watch(backend, request, **settings).run()
 
 
+async def _until_cancelled() -> None:
+    """Airflow starts a trigger again that ends without an event, over and over, so one with nothing to do waits."""
+    await asyncio.Event().wait()
+
+
 class WatchTrigger(BaseTrigger):
     """Watches a request from the triggerer and fires its verdict.
 
@@ -221,10 +226,25 @@ class WatchTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         request = RayRequest.from_dict(self.request)
+        if not await ownership.is_in_charge(self.task_instance, request, self.log):
+            await _until_cancelled()
         backend = (await self._place()).open()
         try:
-            self._relay = Relay(backend, request, self.log, offset=await self._offset(request))
-            verdict = await watch(
+            verdict = await self._watch(request, backend)
+        finally:
+            await backend.close()
+        if verdict is None:
+            await _until_cancelled()
+            return
+        # The request itself stays in storage: Airflow writes events to the log in full.
+        event = {"request": request.outbox("request"), "verdict": verdict.to_dict(), "links": self._links}
+        yield TriggerEvent(event)  # type: ignore[no-untyped-call]
+
+    async def _watch(self, request: RayRequest, backend: Backend) -> Verdict | None:
+        """The verdict; ``None`` where the task was taken away in the middle, and the work stopped."""
+        self._relay = Relay(backend, request, self.log, offset=await self._offset(request))
+        watching = asyncio.ensure_future(
+            watch(
                 backend,
                 request,
                 log=self.log,
@@ -232,11 +252,18 @@ class WatchTrigger(BaseTrigger):
                 publish=self._publish,
                 relay=self._relay,
             )
+        )
+        guarding = asyncio.ensure_future(ownership.until_taken_away(self.task_instance, self.log))
+        try:
+            await asyncio.wait({watching, guarding}, return_when=asyncio.FIRST_COMPLETED)
+            if watching.done():
+                return watching.result()
         finally:
-            await backend.close()
-        # The request itself stays in storage: Airflow writes events to the log in full.
-        event = {"request": request.outbox("request"), "verdict": verdict.to_dict(), "links": self._links}
-        yield TriggerEvent(event)  # type: ignore[no-untyped-call]
+            watching.cancel()
+            guarding.cancel()
+            await asyncio.wait({watching, guarding})
+        await self._stop_if_mine(request, backend)
+        return None
 
     async def cleanup(self) -> None:
         """Remember how far the log was copied. Runs whenever the trigger leaves this process, so it stops nothing."""
@@ -250,11 +277,14 @@ class WatchTrigger(BaseTrigger):
         request = RayRequest.from_dict(self.request)
         backend = (await self._place()).open()
         try:
-            if await ownership.may_stop_deferred(self.task_instance, request, backend, self.log):
-                await asyncio.to_thread(attempts.use, request, "KILLED")
-                await backend.stop(request)
+            await self._stop_if_mine(request, backend)
         finally:
             await backend.close()
+
+    async def _stop_if_mine(self, request: RayRequest, backend: Backend) -> None:
+        if await ownership.may_stop_deferred(self.task_instance, request, backend, self.log):
+            await asyncio.to_thread(attempts.use, request, "KILLED")
+            await backend.stop(request)
 
     async def _place(self) -> Place:
         place = await RayTpuHook(self.conn_id).aplace()

@@ -21,12 +21,14 @@ class RayDashboard:
     in the middle of the answer's body) or ``slow`` (no answer at all).
 
     :param log_batches: what each connection to a log sends before it closes; the last one serves all later connections.
+    :param log_stays_open: a connection to a log is not closed from this side.
     """
 
     token: str = "secret"
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
     logs: dict[str, str] = field(default_factory=dict)
     log_batches: list[str] = field(default_factory=list)
+    log_stays_open: bool = False
     packages: dict[str, bytes] = field(default_factory=dict)
     serve: dict[str, Any] = field(default_factory=lambda: {"applications": {}})
     faults: list[int | str] = field(default_factory=list)
@@ -125,6 +127,8 @@ class RayDashboard:
         batch = self.log_batches.pop(0) if len(self.log_batches) > 1 else self.log_batches[0]
         for line in batch.splitlines(keepends=True):
             await socket.send_str(line)
+        if self.log_stays_open:
+            await socket.receive()
         await socket.close(code=WSCloseCode.OK)
         return socket
 

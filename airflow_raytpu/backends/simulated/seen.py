@@ -28,7 +28,7 @@ def without_job(record: Record | None, lost: str, *, is_job: bool, submitted: bo
         return Observation(cluster=ClusterState.ABSENT, job=absent, detail=lost)
     state = cluster_state(record)
     ready = state is ClusterState.READY
-    job = JobState.ABSENT if submitted and not ready else JobState.QUEUED
+    job = JobState.ABSENT if submitted else JobState.QUEUED
     return Observation(
         cluster=state, job=job if is_job else None, facts=record.facts() if ready else {}, detail=record.detail
     )

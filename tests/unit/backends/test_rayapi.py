@@ -166,6 +166,16 @@ async def test_a_log_that_closes_in_good_order_while_its_job_runs_is_opened_agai
     assert ray.calls.count("GET /api/jobs/job/logs/tail") >= 3
 
 
+async def test_a_log_that_stays_open_is_left_once_its_job_has_ended(ray: RayDashboard, api: RayApi) -> None:
+    await api.submit_job(*JOB)
+    ray.log_batches, ray.logs["job"], ray.log_stays_open = ["one\n"], "one\ntwo\n", True
+    got = b""
+    async for chunk in api.follow_logs("job"):
+        got += chunk
+        ray.end("job")
+    assert got == b"one\ntwo\n"
+
+
 async def test_a_log_resumes_at_an_offset_in_bytes(ray: RayDashboard, api: RayApi) -> None:
     await api.submit_job(*JOB)
     ray.end("job")

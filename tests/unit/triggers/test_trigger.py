@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 
@@ -18,7 +19,7 @@ from airflow_raytpu.storage import attempts, objects
 from airflow_raytpu.triggers import ownership
 from airflow_raytpu.triggers.watch import WatchTrigger
 from tests.doubles.airflow_side import TaskInstance
-from tests.doubles.scripted import ScriptedBackend, ready, running, succeeded
+from tests.doubles.scripted import Lines, ScriptedBackend, ready, running, succeeded
 
 
 @pytest.fixture
@@ -54,9 +55,10 @@ def test_it_survives_serialisation_as_plain_json(request_):
 
 async def test_it_fires_one_event_which_is_the_verdict(request_, place_with, monkeypatch):
     monkeypatch.setenv("AIRFLOW__RAYTPU__POLL_INTERVAL", "0")
-    backend = ScriptedBackend([running(at=time.time()), succeeded({"step": 3})])
+    backend, ti = ScriptedBackend([running(at=time.time()), succeeded({"step": 3})]), TaskInstance()
     place_with(backend)
-    events = await fired(trigger_of(request_, TaskInstance()))
+    attempts.take(request_, ti.id, "g")
+    events = await fired(trigger_of(request_, ti))
     assert len(events) == 1
     payload = json.loads(json.dumps(events[0].payload))
     assert payload["request"] == request_.outbox("request")
@@ -77,6 +79,7 @@ async def test_cleanup_stops_nothing_and_remembers_the_place_in_the_log(request_
     backend = ScriptedBackend([succeeded()], lines=[LogLine(text="a", offset=2), LogLine(text="b", offset=4)])
     place_with(backend)
     ti = TaskInstance()
+    attempts.take(request_, ti.id, "g")
     trigger = trigger_of(request_, ti)
     await fired(trigger)
     trigger._relay.offset = 2
@@ -95,6 +98,59 @@ async def test_a_user_kill_stops_the_work_and_uses_the_attempt_up(state, request
     await trigger_of(request_, ti).on_kill()
     assert backend.verbs("stop") == ["stop"]
     assert objects.read_json(request_.outbox("used"))["phase"] == "KILLED"
+
+
+async def idle(trigger, looks=50):
+    """Runs the trigger for a while; it must still be waiting, without an event."""
+    running_ = asyncio.ensure_future(fired(trigger))
+    for _ in range(looks):
+        await asyncio.sleep(0.001)
+    assert not running_.done()
+    running_.cancel()
+    await asyncio.wait({running_})
+
+
+async def test_work_of_a_task_that_was_cleared_is_stopped_though_airflow_ends_no_trigger(
+    request_, place_with, airflow_says, monkeypatch
+):
+    monkeypatch.setattr(ownership, "LOOK_EVERY_S", 0)
+    monkeypatch.setattr(ownership, "_CONFIRM_S", 0)
+    monkeypatch.setenv("AIRFLOW__RAYTPU__POLL_INTERVAL", "0.001")
+    backend, ti = ScriptedBackend([running(at=time.time())]), TaskInstance()
+    place_with(backend)
+    attempts.take(request_, ti.id, "g")
+    airflow_says("deferred")
+    await idle(trigger_of(request_, ti))
+    assert backend.verbs("stop") == []
+    airflow_says(None)
+    await idle(trigger_of(request_, ti))
+    assert backend.verbs("stop") == ["stop"]
+    assert objects.read_json(request_.outbox("used"))["phase"] == "KILLED"
+
+
+async def test_a_trigger_that_airflow_forgot_to_end_touches_nothing(request_, place_with):
+    backend = ScriptedBackend([running(at=time.time())])
+    place_with(backend)
+    attempts.take(request_, "the try before", "g")
+    await idle(trigger_of(request_, TaskInstance()), looks=5)
+    assert backend.calls == []
+
+
+async def test_silence_of_airflows_server_is_not_taken_for_a_kill(monkeypatch):
+    monkeypatch.setattr(ownership, "LOOK_EVERY_S", 0)
+    monkeypatch.setattr(ownership, "_CONFIRM_S", 0)
+    answers = [RuntimeError("502"), None, RuntimeError("502"), "deferred", None, "deferred", None, None]
+    asked = []
+
+    async def task_state(ti):
+        asked.append(answers[len(asked)])
+        if isinstance(asked[-1], Exception):
+            raise asked[-1]
+        return asked[-1]
+
+    monkeypatch.setattr(ownership, "task_state", task_state)
+    await ownership.until_taken_away(TaskInstance(), Lines())
+    assert len(asked) == len(answers)
 
 
 async def test_a_triggerer_that_lost_its_trigger_stops_nothing(request_, place_with, airflow_says):

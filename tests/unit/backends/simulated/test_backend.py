@@ -206,7 +206,7 @@ async def test_a_state_that_cannot_be_read_is_failed_and_says_why(
 
 
 async def test_looking_is_a_sign_of_life(backend: SimulatedBackend, ready: Cluster, job: RayRequest) -> None:
-    for look in (backend.observe(SHARED), backend.observe(job), backend.ensure(SHARED)):
+    for look in (backend.observe(SHARED), backend.observe(job), backend.ensure(SHARED), backend.ensure(job)):
         os.utime(ready.folder / "heartbeat", (1, 1))
         await look
         assert (ready.folder / "heartbeat").stat().st_mtime > 1
@@ -222,6 +222,16 @@ async def test_a_job_on_a_shared_cluster_is_stopped_and_deleted_alone(
     assert ray.jobs == {}
     await backend.delete(job)
     assert (await backend.observe(SHARED)).cluster is ClusterState.READY
+
+
+async def test_a_cluster_on_its_way_out_is_waited_for(
+    backend: SimulatedBackend, ready: Cluster, job: RayRequest
+) -> None:
+    leaving = change(ready, phase=Phase.STOPPING)
+    assert not await backend.ensure(SHARED)
+    assert not await backend.ensure(job)
+    cluster.discard(leaving.folder)
+    assert await backend.ensure(SHARED)
 
 
 async def test_a_job_without_code_is_refused(backend: SimulatedBackend, ready: Cluster, job: RayRequest) -> None:

@@ -6,8 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from airflow_raytpu.backends.simulated import claims
 from airflow_raytpu.backends.simulated.claims import Machine, claim, folder_claim
+from airflow_raytpu.model.errors import ClusterError
 
 
 def test_a_name_has_one_holder_at_a_time() -> None:
@@ -52,8 +55,11 @@ def test_machines_share_neither_blocks_nor_ports() -> None:
     assert all(16 <= int(block.split(".")[1]) <= 254 for block in blocks)
 
 
-def test_a_port_that_somebody_listens_on_is_not_free() -> None:
+def test_a_port_that_somebody_listens_on_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        assert not claims._free(taken.getsockname()[1])
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(claims, "_PORTS", range(port, port + 1))
+        with pytest.raises(ClusterError, match=str(port)):
+            Machine().port()
