@@ -36,20 +36,25 @@ class RayTpuError(Exception):
 
     :param cause: one sentence that says what happened, with the number that matters.
     :param lever: what the reader can do about it.
+    :param traceback: the author's own frames, where their code raised; the last thing a reader sees.
     """
 
     code: ClassVar[str] = "RT000"
 
-    def __init__(self, cause: str, lever: str = "") -> None:
-        super().__init__(cause, lever)
+    def __init__(self, cause: str, lever: str = "", traceback: str = "") -> None:
+        super().__init__(cause, lever, traceback)
         self.cause = cause
         self.lever = lever
+        self.traceback = traceback
 
     def __str__(self) -> str:
         lines = [self.cause.rstrip()]
         if self.lever:
             lines.append("  " + self.lever)
-        return "\n".join(lines) + f"  [{self.code}]"
+        lines[-1] += f"  [{self.code}]"
+        if self.traceback:
+            lines.append(self.traceback.rstrip())
+        return "\n".join(lines)
 
 
 class RequestError(RayTpuError):
@@ -142,7 +147,7 @@ def _tree(root: type[RayTpuError]) -> list[type[RayTpuError]]:
     return [root, *(leaf for child in children for leaf in _tree(child))]
 
 
-def from_code(code: str, cause: str, lever: str = "") -> RayTpuError:
+def from_code(code: str, cause: str, lever: str = "", traceback: str = "") -> RayTpuError:
     """The error that *code* stands for; an unknown code (a newer writer's) gives the base class."""
     kinds = {kind.code: kind for kind in _tree(RayTpuError)}
-    return kinds.get(code, RayTpuError)(cause, lever)
+    return kinds.get(code, RayTpuError)(cause, lever, traceback)

@@ -60,8 +60,7 @@ class Verdict:
 
     def error(self) -> errors.RayTpuError:
         """The exception that this failure is. The author's frames come last, where people look first."""
-        cause = f"{self.message}\n{self.traceback.rstrip()}" if self.traceback else self.message
-        return errors.from_code(self.code, cause, self.lever)
+        return errors.from_code(self.code, self.message, self.lever, self.traceback)
 
 
 def judge(seen: Observation, limits: Limits, now: float) -> Verdict:

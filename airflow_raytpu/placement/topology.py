@@ -107,7 +107,9 @@ class TpuSlice:
     def describe(self) -> str:
         """``v6e 4x4: 4 hosts x 4 chips``, and how many of them."""
         times = f"{self.num_slices} x " if self.num_slices > 1 else ""
-        return f"{times}{self.accelerator} {self.topology}: {self.hosts} hosts x {self.chips_per_host} chips"
+        hosts = "1 host" if self.hosts == 1 else f"{self.hosts} hosts"
+        chips = "1 chip" if self.chips_per_host == 1 else f"{self.chips_per_host} chips"
+        return f"{times}{self.accelerator} {self.topology}: {hosts} x {chips}"
 
 
 def _generation(text: str) -> str:

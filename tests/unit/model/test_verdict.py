@@ -114,7 +114,7 @@ def test_each_deadline_fires_with_its_own_code_and_stops_the_work(progress, at, 
 def test_failure_text_has_the_authors_frames_last():
     error = judge(seen(job=JobState.FAILED, outcome=BAD), LIMITS, T0 + 1).error()
     assert isinstance(error, UserCodeError)
-    assert error.cause.splitlines()[-1] == "digits/train.py:58: ValueError: x"
+    assert str(error).splitlines()[-1] == "digits/train.py:58: ValueError: x"
 
 
 def test_a_failure_seen_before_the_job_has_ended_stops_it():
