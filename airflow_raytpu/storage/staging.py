@@ -11,6 +11,7 @@ import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from airflow_raytpu import __version__
 from airflow_raytpu.model.errors import CodeError
 from airflow_raytpu.storage import objects
 from airflow_raytpu.storage.code import SIZE_LIMIT, Code, find_code
@@ -19,6 +20,7 @@ __all__ = ["Code", "find_code", "stage"]
 
 _PACKAGE = Path(__file__).parent.parent
 _RUNTIME = ("__init__.py", "model", "placement", "runtime")
+_MARK = "RAYTPU"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -49,7 +51,8 @@ def stage(codes: Iterable[Code], root_uri: str) -> str:
 
 def _runtime() -> dict[str, bytes]:
     code = Code("airflow_raytpu", tuple((_PACKAGE.parent, f"{_PACKAGE.name}/{name}") for name in _RUNTIME))
-    return code.files()
+    # Ray strips the top folder of a zip that has just one entry at the top (Ray 2.60), so there are always two.
+    return {**code.files(), _MARK: f"airflow_raytpu {__version__}\n".encode()}
 
 
 def _zip(files: dict[str, bytes]) -> bytes:
