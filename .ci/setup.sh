@@ -45,10 +45,11 @@ check_disk() {
         fail "$((free / 1000)) MB are free in $(pwd); installing needs $((needed / 1000)) MB." "Free space there and start again."
 }
 
-# A clone that was moved or copied, or whose interpreter is gone, gets a new environment: scripts in it hold its path.
+# A clone that was moved or copied, or whose interpreter is gone, gets a new environment: scripts in it hold its path. One
+# that somebody else made here is used as it is.
 venv_fits() {
-    [ -x "$VENV/bin/python" ] && [ "$(cat "$VENV/.place" 2>/dev/null)" = "$(pwd)" ] &&
-        made_of=$("$VENV/bin/python" -c 'import sys; print(sys.base_prefix)' 2>/dev/null) &&
+    [ -x "$VENV/bin/python" ] && [ "$(cat "$VENV/.place" 2>/dev/null || pwd)" = "$(pwd)" ] &&
+        made_of=$("$VENV/bin/python" -c 'import sys; print(sys.base_prefix) if (3, 11) <= sys.version_info < (3, 14) else sys.exit(1)' 2>/dev/null) &&
         { [ -z "${PYTHON:-}" ] || [ "$("$PYTHON" -c 'import sys; print(sys.base_prefix)' 2>/dev/null)" = "$made_of" ]; }
 }
 
@@ -60,7 +61,6 @@ make_venv() {
     fi
     say "Creating $VENV with $("$python" -V) ($python)."
     "$python" -m venv --clear "$VENV" || fail "Python could not create $(pwd)/$VENV; see above."
-    pwd > "$VENV/.place"
 }
 
 install() {
@@ -88,6 +88,11 @@ install() {
 }
 
 [ -f pyproject.toml ] || fail "Run this from the top of the clone: there is no pyproject.toml in $(pwd)."
+# One set-up of a clone at a time; the second then finds everything done.
+if command -v flock >/dev/null; then
+    exec 9< pyproject.toml
+    flock -n 9 || { say "Waiting for another set-up of this clone."; flock 9; }
+fi
 now=$(stamp)
 wanted=""
 for group in demo "$@"; do
@@ -96,6 +101,7 @@ done
 if [ -n "$wanted" ] || ! venv_fits; then
     check_disk
     venv_fits || make_venv
+    pwd > "$VENV/.place"
     install "$@"
     for group in demo "$@"; do printf '%s\n' "$now" > "$VENV/.stamp-$group"; done
     say "Ready."

@@ -112,7 +112,8 @@ def _view(task: str, instance: Mapping[str, Any], progress: Progress | None, clu
         try_number=instance.get("try_number") or 0,
         elapsed_s=max(0.0, (ended - began).total_seconds()) if began and ended else 0.0,
         progress=progress,
-        detail=cluster if status in _ACTIVE and not progress else "",
+        # A task that is deferred waits for a cluster; one that runs does its own work.
+        detail=cluster if status == "deferred" and not progress else "",
     )
 
 

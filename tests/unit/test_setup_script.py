@@ -94,6 +94,16 @@ def test_another_python_gets_a_new_environment(clone: Path):
     assert _run(clone).stderr == ""
 
 
+def test_an_environment_that_somebody_made_here_is_used_as_it_is(clone: Path):
+    _python(clone)
+    assert _run(clone).returncode == 0
+    (clone / ".venv" / ".place").unlink()
+    (clone / ".venv" / "mine").touch()
+    (clone / "constraints.txt").write_text("x==1\n")
+    assert "Creating" not in _run(clone).stderr
+    assert (clone / ".venv" / "mine").exists()
+
+
 def test_no_python_at_all(clone: Path):
     done = _run(clone)
     assert done.returncode == 1

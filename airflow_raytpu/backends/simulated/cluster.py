@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import secrets
+import shlex
 import shutil
 import signal
 import stat
@@ -242,7 +243,7 @@ def _first_record(request: RayRequest, folder: Path) -> Record:
 def _spawn(found: Cluster) -> None:
     with (found.folder / "supervisor.log").open("ab") as log:
         subprocess.Popen(  # noqa: S603 - our own module
-            [sys.executable, "-m", "airflow_raytpu.backends.simulated.supervisor", str(found.folder)],
+            [_interpreter(found.folder), "-m", "airflow_raytpu.backends.simulated.supervisor", str(found.folder)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -250,6 +251,20 @@ def _spawn(found: Cluster) -> None:
             cwd=found.folder,
             start_new_session=True,
         )
+
+
+def _interpreter(folder: Path) -> str:
+    """This interpreter under a name without blanks.
+
+    Ray hands a worker's command to ``bash -c`` unquoted (2.60, ``runtime_env/context.py``), so that no worker would ever
+    start in an environment that lies in a path with spaces; a link to the environment lies in *folder*.
+    """
+    if shlex.quote(sys.executable) == sys.executable:
+        return sys.executable
+    link = folder / "venv"
+    if not link.is_symlink():
+        link.symlink_to(sys.prefix)
+    return str(link / "bin" / Path(sys.executable).name)
 
 
 def _ask_to_stop(found: Cluster, within_s: float) -> None:

@@ -285,3 +285,15 @@ def test_the_claim_of_a_supervisor_that_ended_is_free_at_once(
     wait_for(lambda: found.lost)
     cluster.remove(found)
     assert not found.folder.exists()
+
+
+def test_an_interpreter_in_a_path_with_a_space_gets_a_name_without_one(tmp_path, monkeypatch):
+    prefix = tmp_path / "my clone" / ".venv"
+    (prefix / "bin").mkdir(parents=True)
+    (prefix / "bin" / "python").touch()
+    monkeypatch.setattr(cluster.sys, "executable", str(prefix / "bin" / "python"))
+    monkeypatch.setattr(cluster.sys, "prefix", str(prefix))
+    for _ in range(2):
+        name = cluster._interpreter(tmp_path)
+        assert " " not in name
+        assert (tmp_path / "venv" / "bin" / "python").samefile(prefix / "bin" / "python")
