@@ -4,8 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.simulated_cluster import SimulatedCluster, running_cluster, short_folder
+
+# Speed is measured in bench/; a busy machine must not fail a property.
+settings.register_profile("ours", deadline=None)
+settings.load_profile("ours")
 
 
 @pytest.fixture(scope="session")

@@ -27,12 +27,10 @@ STOPPED = 143
 def main(arguments: list[str]) -> int:
     """Carry out the request whose URI is the one argument; the process's exit code."""
     if len(arguments) != 1:
-        print("usage: python -m airflow_raytpu.runtime REQUEST_URI", file=sys.stderr)
-        return 2
+        return _refuse("usage: python -m airflow_raytpu.runtime REQUEST_URI")
     data = files.read_json(arguments[0])
     if data is None:
-        print(f"There is no request at {arguments[0]}.", file=sys.stderr)
-        return 2
+        return _refuse(f"There is no request at {arguments[0]}.")
     request = RayRequest.from_dict(data)
     speak()
     outbox = Outbox(request)
@@ -41,11 +39,11 @@ def main(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         log.info("stopped")
         return STOPPED
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever it is, Airflow is told
         outcome = failure(request.name, error)
         if not isinstance(error, (RayTpuError, AuthorError)):
             traceback.print_exc()
-    # Success counts only once Airflow can read it, so the file comes before the exit code, and Ray's farewell after both.
+    # The result file alone proves success, so it comes first; Ray's farewell takes a while.
     outbox.finish(outcome)
     _leave_ray()
     _say(outcome)
@@ -85,6 +83,11 @@ def _stop(*_: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
+def _refuse(why: str) -> int:
+    sys.stderr.write(why + "\n")
+    return 2
+
+
 def _leave_ray() -> None:
     import ray
 
@@ -93,13 +96,12 @@ def _leave_ray() -> None:
 
 def _say(outcome: Outcome) -> None:
     """The last lines of the job's log: what came out, or the author's own traceback."""
-    sys.stdout.flush()
     if outcome.succeeded:
-        print("done: " + ", ".join(f"{name} {value}" for name, value in outcome.value.items()), flush=True)
+        log.info("done: %s", ", ".join(f"{name} {value}" for name, value in outcome.value.items()))
         return
-    print(f"{outcome.cause}\n  {outcome.lever}  [{outcome.code}]", flush=True)
+    log.info("%s\n  %s  [%s]", outcome.cause, outcome.lever, outcome.code)
     if outcome.traceback:
-        print(outcome.traceback, flush=True)
+        log.info("%s", outcome.traceback)
 
 
 if __name__ == "__main__":

@@ -76,7 +76,8 @@ def parts(found: Sequence[ParquetFile], batch_size: int, ragged: str) -> list[Pa
     spare = total % batch_size
     if ragged == "raise" and spare:
         raise BatchSizeError(
-            f"{total:,} rows make {total // batch_size:,} batches of {batch_size} and {spare} rows more (ragged='raise').",
+            f"{total:,} rows make {total // batch_size:,} batches of {batch_size} and {spare} rows more "
+            "(ragged='raise').",
             "Use ragged='pad', which masks the padding out of the output, or another batch_size.",
         )
     left = total - spare if ragged == "drop" else total
@@ -89,7 +90,7 @@ def parts(found: Sequence[ParquetFile], batch_size: int, ragged: str) -> list[Pa
 
 
 def split(todo: Sequence[tuple[int, Part]], hosts: int, batch_size: int) -> list[HostWork]:
-    """The rows of *todo*, parts with their numbers, over *hosts*: neighbours together, shares equal to within a row."""
+    """The rows of *todo*, parts with their numbers, over *hosts*: neighbours together, shares equal to a row."""
     kept = [Span(part.file, 0, part.keep) for _, part in todo]
     numbers = {part.file.name: number for number, part in todo}
     total = sum(span.rows for span in kept)

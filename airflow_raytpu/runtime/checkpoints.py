@@ -16,7 +16,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -39,7 +40,7 @@ def restore_or_init(init: Callable[[], State], total_steps: int | None = None) -
     :param total_steps: how many steps there will be, for progress; left out, ``train_loop_config["steps"]``.
     """
     state = init()
-    session = _session
+    session = _session()
     if session is None:
         return state, 0
     session.total = total_steps or session.total
@@ -55,8 +56,9 @@ def step(step: int, state: Any, metrics: Mapping[str, Any] | None = None) -> Non
 
     Every process must call it, with the same *step*. *metrics* are scalars (JAX arrays are fine).
     """
-    if _session is not None:
-        _session.after(step, state, metrics or {})
+    session = _session()
+    if session is not None:
+        session.after(step, state, metrics or {})
 
 
 def load(uri: str) -> Any:
@@ -144,15 +146,14 @@ class Session:
             self._background.join(_ABANDON_S)
 
     def _say(self, now: bool = False) -> None:
-        at = self.clock()
-        if not self._told_at:
-            # The first step holds the compilation: no rate can be had from it.
-            self._told_step, self._told_at = self.step, at - MIN_INTERVAL_S
-        elif at - self._told_at < MIN_INTERVAL_S and not now:
+        if self._told_at and self.clock() - self._told_at < MIN_INTERVAL_S and not now:
             return
-        done = self.step - self._told_step
-        news = {"done": self.step, "total": self.total, "at": at, "metrics": finite(self.metrics)}
-        if done > 0 and at > self._told_at:
+        # Waits for the devices, which are a few steps behind: only then is it true that the step is done.
+        metrics = finite(self.metrics)
+        at, done = self.clock(), self.step - self._told_step
+        news = {"done": self.step, "total": self.total, "at": at, "metrics": metrics}
+        # No rate from the first step, which holds the compilation.
+        if self._told_at and done > 0 and at > self._told_at:
             news["rate"] = done / (at - self._told_at)
         self._told_step, self._told_at = self.step, at
         self.tell(news)
@@ -214,10 +215,21 @@ def _report(commit: Commit) -> None:
     )
 
 
-_session: Session | None = None
+_open: list[Session] = []
 
 
-def open_session(session: Session | None) -> None:
-    """Make *session* the process's own; ``None`` ends it. For the runtime, not for authors."""
-    global _session
-    _session = session
+def _session() -> Session | None:
+    return _open[-1] if _open else None
+
+
+@contextmanager
+def opened(session: Session) -> Iterator[Session]:
+    """Make *session* the process's own. For the runtime, not for authors."""
+    _open.append(session)
+    try:
+        yield session
+    except BaseException:
+        session.abandon()
+        raise
+    finally:
+        _open.remove(session)

@@ -21,12 +21,13 @@ SMALL_BYTES = 64_000_000
 """Below this much data, a process reads its rows itself: starting Ray's read tasks would take longer than reading."""
 
 _PIECE_ROWS = 65_536
+_SMALL = {"int64": "int32", "uint64": "uint32", "float64": "float32"}
 
 
-class PerRank(DataConfig):
+class PerRank(DataConfig):  # type: ignore[misc]
     """Gives each rank its own rows of each dataset: the same rows, in the same order, in every attempt.
 
-    Ray's own split hands out blocks as they come, so that a resumed run would see rows twice and miss others. Shares are
+    Ray's own split hands out blocks as they come, so a resumed run would see rows twice and miss others. Shares are
     equal, as SPMD needs; the last ``rows % ranks`` rows of a dataset are left out.
     """
 
@@ -75,7 +76,8 @@ def dataset(sources: Sequence[Callable[[], pa.Table]], size: float) -> Dataset:
     # Also where a dataset runs on another process's behalf: progress bars would fill the job's log.
     ray.data.DataContext.get_current().enable_progress_bars = False
     if size <= SMALL_BYTES:
-        return ray.data.from_arrow(pa.concat_tables([source() for source in sources]))
+        # from_arrow would start a worker process only to count the rows.
+        return ray.data.from_blocks([pa.concat_tables([source() for source in sources])])
     made = ray.data.from_items([{"source": index} for index in range(len(sources))], override_num_blocks=len(sources))
     made.context.execution_options.preserve_order = True
     return made.map_batches(_Reader(sources), batch_size=1, batch_format="numpy")
@@ -123,19 +125,16 @@ def narrow(array: np.ndarray, name: str) -> np.ndarray:
 
     :raises PathError: a whole number that does not fit.
     """
-    small = {"int64": np.int32, "uint64": np.uint32, "float64": np.float32}.get(array.dtype.name)
+    small = _SMALL.get(array.dtype.name)
     if small is None:
         return array
-    if (
-        array.dtype.kind in "iu"
-        and array.size
-        and not (np.iinfo(small).min <= array.min() and array.max() <= np.iinfo(small).max)
-    ):
+    cut = array.astype(small)
+    if array.dtype.kind in "iu" and not np.array_equal(cut, array):
         raise PathError(
             f"The column {name!r} holds whole numbers beyond 32 bits.",
             "Leave it out with columns=[...]; it is written to the output as it is.",
         )
-    return array.astype(small)
+    return cut
 
 
 def _tensor(array: np.ndarray) -> Any:
@@ -183,4 +182,4 @@ def is_numeric(kind: pa.DataType) -> bool:
 
 
 def is_list(kind: pa.DataType) -> bool:
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))

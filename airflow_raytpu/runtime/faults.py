@@ -30,7 +30,7 @@ def ours(error: BaseException) -> RayTpuError | AuthorError | None:
 
 
 def meaning(error: BaseException, who: str) -> BaseException:
-    """What an error that *who* (a host) answered with means: ours where it is in there, a loss where the host is gone."""
+    """What an error that *who*, a host, answered with means: ours where it is in there, a loss where it is gone."""
     inner = ours(error)
     if inner is not None:
         return inner

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.train import Checkpoint, UserCallback
+from ray.train import UserCallback
 from ray.train.v2.jax.config import JaxConfig, _JaxBackend, _shutdown_jax_distributed
 
 from airflow_raytpu.placement.plan import SlicePlan
@@ -23,15 +23,15 @@ _FAREWELL_S = 5.0
 log = logging.getLogger(__name__)
 
 
-@dataclass
-class Gang(JaxConfig):
+@dataclass(kw_only=True)
+class Gang(JaxConfig):  # type: ignore[misc]
     """JaxTrainer's set-up of JAX, with the gang checked before and no long wait behind.
 
     :param request: remote name of the attempt.
     """
 
-    request: str = ""
-    plan: SlicePlan | None = None
+    request: str
+    plan: SlicePlan
 
     @property
     def backend_cls(self) -> type[_JaxBackend]:
@@ -40,7 +40,6 @@ class Gang(JaxConfig):
 
 class _GangBackend(_JaxBackend):  # type: ignore[misc]
     def on_start(self, worker_group: Any, backend_config: Gang) -> None:
-        assert backend_config.plan is not None
         held_at = time.time()
         hosts = worker_group.execute(_identify)
         relay.publish(
@@ -50,7 +49,7 @@ class _GangBackend(_JaxBackend):  # type: ignore[misc]
         super().on_start(worker_group, backend_config)
         relay.publish(backend_config.request, "mesh", {"at": time.time()})
 
-    def on_shutdown(self, worker_group: Any, backend_config: Gang) -> None:
+    def on_shutdown(self, worker_group: Any, backend_config: Gang) -> None:  # noqa: ARG002 - Ray's signature
         status = worker_group.get_latest_poll_status()
         if status is not None and status.errors:
             # The others hang in a collective, and a farewell among all would only hold the error back.
@@ -73,14 +72,14 @@ def _identify() -> Host:
     return Host(0, node_id, slice_name, int(os.environ.get("TPU_WORKER_ID", "0")))
 
 
-class ReportRelay(UserCallback):
+class ReportRelay(UserCallback):  # type: ignore[misc]
     """Progress of a loop that only calls ``ray.train.report``: the reports themselves."""
 
     def __init__(self, request: str) -> None:
         self._request = request
         self._count = 0
 
-    def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Checkpoint | None) -> None:
+    def after_report(self, metrics: list[dict[str, Any]], **_: Any) -> None:
         self._count += 1
         first = metrics[0]
         step = first.get("step", first.get("training_iteration"))

@@ -76,8 +76,15 @@ class _Inference:
         program = self._program(found)
         made = parts(found, arguments["batch_size"], arguments["ragged"])
         todo = self._todo(made)
-        if any(part.keep for _, part in todo):
-            self._work(program, made, todo)
+        work = [(number, part) for number, part in todo if part.keep]
+        if work:
+            self._work(program, made, work)
+        like = next((part for part in made if part.keep), None)
+        for _, part in todo:
+            if not part.keep:
+                output.write_empty(
+                    part, self._folder, like, {"request": self._request.name, "model": arguments["model"]}
+                )
         rows_out = output.count(made, self._folder)
         rows_in, rows_kept = sum(file.rows for file in found), sum(part.keep for part in made)
         if rows_out != rows_kept:
@@ -112,7 +119,7 @@ class _Inference:
         )
 
     def _todo(self, made: Sequence[Part]) -> list[tuple[int, Part]]:
-        """The parts that are not there yet; empty ones are written here and now."""
+        """The parts that are not there yet."""
         attempts, model = lineage(self._request), self._arguments["model"]
         todo = [
             (number, part)
@@ -121,9 +128,6 @@ class _Inference:
         ]
         if len(todo) < len(made):
             log.info("%d of %d parts are there already", len(made) - len(todo), len(made))
-        for _, part in todo:
-            if not part.keep:
-                output.write(part, self._folder, {}, {"request": self._request.name, "model": model})
         return todo
 
     def _work(self, program: Program, made: Sequence[Part], todo: list[tuple[int, Part]]) -> None:
@@ -214,7 +218,7 @@ class _Stream:
     ) -> None:
         self._request, self._outbox, self._crew, self._made, self._work = request, outbox, crew, made, work
         self._folder = folder
-        self._missing = {}
+        self._missing: dict[int, int] = {}
         for host in work:
             for piece in host.pieces:
                 self._missing[piece.part] = self._missing.get(piece.part, 0) + 1
@@ -240,6 +244,7 @@ class _Stream:
                 else:
                     self._crew.answer(reference, self._commits.pop(reference))
             self._tell()
+        self._outbox.tell(phase="inferring", unit="row", done=self._total, total=self._total)
 
     def _take(self, streams: dict[Any, int], stream: Any) -> None:
         host = streams[stream]

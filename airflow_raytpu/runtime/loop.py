@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_raytpu.runtime import author, checkpoints, mesh, relay
 from airflow_raytpu.runtime.commits import Commit
-from airflow_raytpu.runtime.outbox import speak
+from airflow_raytpu.runtime.outbox import finite, speak
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,21 +58,17 @@ def run_loop(settings: Settings, config: dict[str, Any]) -> dict[str, Any]:
         rank=rank,
         tell=lambda news: relay.publish(settings.request, "loop", news),
     )
-    checkpoints.open_session(session)
-    try:
+    with checkpoints.opened(session):
         loop = author.load(settings.loop)
         with author.quoted(loop.__name__, lambda: _where(rank, session.step)):
             call_loop(loop, config)
         session.finish()
-    except BaseException:
-        session.abandon()
-        raise
-    finally:
-        checkpoints.open_session(None)
     ended: dict[str, Any] = {"processes": settings.workers, "devices": settings.devices}
     if session.step:
-        ended |= {"step": session.step, "metrics": checkpoints.finite(session.metrics)}
         newest = session.commit or settings.restore
+        # A run that had nothing left to do ends with what its checkpoint says.
+        metrics = finite(session.metrics) or dict(newest.metrics if newest else {})
+        ended |= {"step": session.step, "metrics": metrics}
         ended["checkpoint"] = newest.uri if newest else None
     return ended
 

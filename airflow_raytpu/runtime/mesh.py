@@ -37,7 +37,7 @@ def check(workers: int, devices: int) -> None:
     seen = (jax.process_count(), len(jax.devices()))
     if seen != (workers, devices):
         raise BrokenSliceError(
-            f"JAX sees {seen[0]} processes and {seen[1]} devices on {host()}, where the slice has {workers} and {devices}.",
+            f"JAX sees {seen[0]} processes and {seen[1]} devices on {host()}; the slice has {workers} and {devices}.",
             "Look at JAX_PLATFORMS and XLA_FLAGS of the hosts: each must show all its chips, and nothing else.",
         )
     if jax.default_backend() != platform():

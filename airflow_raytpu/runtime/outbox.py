@@ -76,6 +76,9 @@ class Outbox:
 
     def finish(self, outcome: Outcome) -> None:
         """Write the outcome, last of all. Tried several times: nothing else can say how the attempt ended."""
+        with self._lock:
+            if self._pending:
+                self._put()
         for left in reversed(range(_RESULT_TRIES)):
             try:
                 self._write(self._request.outbox("result"), outcome.to_dict())

@@ -25,18 +25,24 @@ def write(part: Part, folder: str, predicted: Mapping[str, np.ndarray], mark: Ma
     :param mark: what :func:`is_done` compares later.
     :raises RowCountError: a column has not one value for each row.
     """
-    table = parquet.read(Span(part.file, 0, part.keep)) if part.keep else part.file.schema.empty_table()
+    table = parquet.read(Span(part.file, 0, part.keep))
     for name, column in predicted.items():
         if len(column) != part.keep:
             raise RowCountError(
                 f"{part.file.name}: {len(column)} predictions for {part.keep} rows.", "This is a fault of the runtime."
             )
         table = table.append_column(name, to_arrow(column))
-    text = json.dumps({**mark, "source": part.file.name, "rows": part.keep}).encode()
-    table = table.replace_schema_metadata({**(table.schema.metadata or {}), _MARK: text})
-    buffer = io.BytesIO()
-    pq.write_table(table, buffer)
-    files.write_bytes(f"{folder}/{part.name}", buffer.getvalue())
+    _put(part, folder, table, mark)
+
+
+def write_empty(part: Part, folder: str, like: Part | None, mark: Mapping[str, Any]) -> None:
+    """Write a part that has no row, with the columns that the part *like* was written with."""
+    table = part.file.schema.empty_table()
+    if like is not None:
+        filesystem, path = files.locate(f"{folder}/{like.name}")
+        with pq.ParquetFile(filesystem.open_input_file(path)) as opened:
+            table = opened.schema_arrow.empty_table()
+    _put(part, folder, table, mark)
 
 
 def is_done(part: Part, folder: str, lineage: Sequence[str], model: str | None) -> bool:
@@ -59,6 +65,13 @@ def count(parts: Sequence[Part], folder: str) -> int:
         with pq.ParquetFile(filesystem.open_input_file(path)) as opened:
             total += opened.metadata.num_rows
     return total
+
+
+def _put(part: Part, folder: str, table: pa.Table, mark: Mapping[str, Any]) -> None:
+    text = json.dumps({**mark, "source": part.file.name, "rows": part.keep}).encode()
+    buffer = io.BytesIO()
+    pq.write_table(table.replace_schema_metadata({**(table.schema.metadata or {}), _MARK: text}), buffer)
+    files.write_bytes(f"{folder}/{part.name}", buffer.getvalue())
 
 
 def to_arrow(column: np.ndarray) -> pa.Array:

@@ -121,7 +121,8 @@ def chop(spans: Iterable[Span], rows: int) -> list[Span]:
 def read(span: Span, columns: Sequence[str] | None = None) -> pa.Table:
     """The rows of *span*; only the row groups that hold them are read."""
     with span.file.open() as opened:
-        offset, wanted, skipped = 0, [], 0
+        wanted: list[int] = []
+        offset = skipped = 0
         for index, rows in enumerate(span.file.groups):
             if offset < span.stop and offset + rows > span.start:
                 if not wanted:

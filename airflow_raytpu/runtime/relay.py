@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Self
 
-from ray.experimental import internal_kv
+from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 
 _NAMESPACE = b"airflow_raytpu"
 _INTERVAL_S = 0.3
@@ -15,18 +15,18 @@ _INTERVAL_S = 0.3
 
 def publish(request: str, topic: str, news: dict[str, Any]) -> None:
     """Leave *news* where the driver of *request* looks; the newest of a topic replaces the one before."""
-    internal_kv._internal_kv_put(f"{request}/{topic}", json.dumps(news), namespace=_NAMESPACE)
+    _internal_kv_put(f"{request}/{topic}", json.dumps(news), namespace=_NAMESPACE)
 
 
 def collect(request: str, topic: str) -> dict[str, Any] | None:
     """The newest news of a topic, ``None`` where there is none."""
-    found = internal_kv._internal_kv_get(f"{request}/{topic}", namespace=_NAMESPACE)
+    found = _internal_kv_get(f"{request}/{topic}", namespace=_NAMESPACE)
     return json.loads(found) if found else None
 
 
 def clear(request: str) -> None:
     """Forget all news of *request*."""
-    internal_kv._internal_kv_del(f"{request}/", del_by_prefix=True, namespace=_NAMESPACE)
+    _internal_kv_del(f"{request}/", del_by_prefix=True, namespace=_NAMESPACE)
 
 
 class Pump:

@@ -1,4 +1,4 @@
-"""Train: Ray Train's JaxTrainer on whole slices, restarted from the newest committed checkpoint as the budgets allow."""
+"""Train: Ray Train's JaxTrainer on whole slices, begun again from the newest checkpoint as the budgets allow."""
 
 from __future__ import annotations
 
@@ -37,6 +37,8 @@ _TUNING = {
     # Ray's defaults poll the workers every 2 s: an error and the end of the loop would wait for it, twice.
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.25",
     "RAY_TRAIN_METRICS_ENABLED": "0",
+    # One process less; a slice that is taken away is an eviction with or without its notice.
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
     # The workers stay where the author's code is.
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
 }
@@ -134,17 +136,16 @@ class _Job:
         return ended
 
     def _blame(self, errors: Mapping[int, BaseException]) -> Exception:
-        """Whose fault a failed gang is. The author's error wins over a lost host: hosts also go down with the others."""
-        ours = [error for error in errors.values() if isinstance(error, RayTpuError)]
+        """Whose fault a failed gang is. The author's error wins over a lost host: hosts go down with the others."""
         to_blame = first_to_blame(errors)
-        if ours and (to_blame is None or to_blame.collateral):
-            return ours[0]
-        lost = {rank: error for rank, error in errors.items() if not isinstance(error, (AuthorError, RayTpuError))}
-        if lost and (to_blame is None or to_blame.collateral):
-            rank, error = min(lost.items())
-            return LostError(f"The worker of rank {rank} was lost: {first_line(error)}", EVICTED)
-        assert to_blame is not None
-        return to_blame
+        if to_blame is not None and not to_blame.collateral:
+            return to_blame
+        for rank, error in sorted(errors.items()):
+            if isinstance(error, RayTpuError):
+                return error
+            if not isinstance(error, AuthorError):
+                return LostError(f"The worker of rank {rank} was lost: {first_line(error)}", EVICTED)
+        return to_blame or LostError("The workers ended and did not say why.", EVICTED)
 
     def _explain(self, error: BaseException, watch: Watch) -> Exception:
         """What a failed start means."""

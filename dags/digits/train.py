@@ -64,7 +64,7 @@ def read_all(shard):
 
 
 def batches(rows, config, start):
-    """This host's share of the batches from *start* on. A batch is the same in every run: a resumed one repeats none."""
+    """This host's share of the batches from *start* on. Batch n is always the same, so a resumed run repeats none."""
     import jax
     import numpy as np
 

@@ -1,0 +1,30 @@
+"""Whose work an attempt goes on from."""
+
+from airflow_raytpu.model.result import Outcome
+from airflow_raytpu.runtime import files
+from airflow_raytpu.runtime.lineage import lineage
+
+
+def end(request, code=""):
+    files.write_json(request.outbox("result"), Outcome(request=request.name, code=code).to_dict())
+
+
+def test_a_retry_goes_on_from_what_failed(make_request):
+    first, second, third = (make_request(attempt=attempt) for attempt in (1, 2, 3))
+    end(first, code="RT301")
+
+    assert lineage(third) == (third.name, second.name, first.name)
+
+
+def test_after_a_success_the_work_is_done_again(make_request):
+    first, second, third = (make_request(attempt=attempt) for attempt in (1, 2, 3))
+    end(first)
+    end(second, code="RT204")
+
+    assert lineage(third) == (third.name, second.name)
+
+
+def test_never_means_alone(make_request):
+    third = make_request(attempt=3)
+
+    assert lineage(third, "never") == (third.name,)

@@ -1,0 +1,121 @@
+"""Who is to blame for a gang that failed, and what is tried again."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from airflow_raytpu.model.errors import BrokenSliceError, LostError, NoSliceError, PlaceError
+from airflow_raytpu.placement.plan import plan
+from airflow_raytpu.placement.topology import TpuSlice
+from airflow_raytpu.runtime import train as train_module
+from airflow_raytpu.runtime.author import AuthorError
+from airflow_raytpu.runtime.commits import Commit, record
+from airflow_raytpu.runtime.loop import call_loop
+from airflow_raytpu.runtime.outbox import Outbox
+from airflow_raytpu.runtime.train import _Job
+
+AUTHORS = AuthorError("loop raised ValueError on rank 3.", "frames", 2.0)
+ECHO = AuthorError("loop raised JaxRuntimeError on rank 0.", "frames", 3.0, collateral=True)
+BROKEN = BrokenSliceError("JAX sees 1 process", "look")
+
+
+@pytest.fixture
+def job(make_request):
+    def make(**arguments):
+        defaults = {
+            "train_loop": "m:f",
+            "train_loop_config": {"steps": 7},
+            "checkpoint": {"every_steps": 5, "keep": 2},
+            "failures": 0,
+            "evictions": 0,
+            "resume": "auto",
+        }
+        request = make_request(arguments=defaults | arguments)
+        return _Job(request, Outbox(request, write=lambda *_: None), plan(TpuSlice.parse("v6e:4x4")))
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("errors", "expected", "text"),
+    [
+        ({0: ECHO, 3: AUTHORS}, AuthorError, "ValueError on rank 3"),
+        ({0: OSError("died"), 3: AUTHORS}, AuthorError, "ValueError on rank 3"),
+        ({0: ECHO, 2: OSError("the actor died\nmore")}, LostError, "worker of rank 2 was lost: the actor died"),
+        ({0: ECHO, 1: BROKEN}, BrokenSliceError, "JAX sees 1 process"),
+        ({0: ECHO}, AuthorError, "JaxRuntimeError"),
+        ({}, LostError, "did not say why"),
+    ],
+)
+def test_whose_fault_it_is(job, errors, expected, text):
+    error = job()._blame(errors)
+
+    assert isinstance(error, expected)
+    assert text in str(error)
+
+
+def test_what_a_failed_start_means(job):
+    from ray.train.v2._internal.exceptions import WorkerGroupStartupFailedError, WorkerGroupStartupTimeoutError
+
+    lookout = SimpleNamespace(too_late=lambda wait_s: NoSliceError(f"none in {wait_s:.0f} s"))
+    explain, watch = job()._explain, SimpleNamespace(lookout=lookout)
+
+    assert explain(BROKEN, watch) is BROKEN
+    assert str(explain(WorkerGroupStartupTimeoutError(4), watch)).startswith("none in 3600 s")
+    assert isinstance(explain(WorkerGroupStartupFailedError("gone"), watch), LostError)
+    wrapped = RuntimeError("setup")
+    wrapped.__cause__ = BROKEN
+    assert explain(wrapped, watch) is BROKEN
+    assert "Ray Train failed: KeyError" in str(explain(KeyError("x"), watch))
+    assert type(explain(KeyError("x"), watch)) is PlaceError
+
+
+def run_with(job, monkeypatch, *tries, **arguments):
+    """A job whose tries end as given; what it was told to restore each time."""
+    made, outcomes, restored = job(**arguments), iter(tries), []
+
+    def one_try(restore):
+        restored.append(restore.step if restore else 0)
+        outcome = next(outcomes)
+        if isinstance(outcome, Exception):
+            raise outcome
+        if isinstance(outcome, int):
+            record(Commit(outcome, f"{made._root}/{outcome}", made._request.name))
+            raise LostError("the slice is gone", "")
+        return outcome
+
+    monkeypatch.setattr(made, "_try", one_try)
+    monkeypatch.setitem(train_module.os.environ, "RAY_TRAIN_METRICS_ENABLED", "0")
+    return made, restored
+
+
+ENDED = {"step": 7, "metrics": {}, "checkpoint": "uri", "processes": 4, "devices": 16}
+
+
+def test_each_budget_pays_for_its_own(job, monkeypatch):
+    made, restored = run_with(job, monkeypatch, 100, AUTHORS, 300, ENDED, failures=1, evictions=2)
+
+    value = made.run()
+
+    assert (value["failures"], value["evictions"], value["resumed_from"]) == (1, 2, 0)
+    assert restored == [0, 100, 100, 300]
+
+
+@pytest.mark.parametrize(
+    ("tries", "error"), [((100, 200), LostError), ((AUTHORS,), AuthorError), ((BROKEN,), BrokenSliceError)]
+)
+def test_a_spent_budget_fails_the_task(job, monkeypatch, tries, error):
+    made, _ = run_with(job, monkeypatch, *tries, failures=0, evictions=1)
+
+    with pytest.raises(error):
+        made.run()
+
+
+def test_a_loop_is_called_as_ray_train_calls_it():
+    called = []
+
+    call_loop(called.append, {"a": 1})
+    call_loop(lambda: called.append("nothing"), {"a": 1})
+    call_loop(lambda config=None: called.append(config), {"a": 1})
+
+    assert called == [{"a": 1}, "nothing", None]
