@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -41,6 +43,48 @@ def demo(*, leave: bool, port: int, keep: bool, clean: bool, root: Path | None, 
         run.clean(place, console)
         return
     sys.exit(run.run(place, run.Wish(stay=sys.stdout.isatty() and not leave, keep=keep), console))
+
+
+def _conf(_context: click.Context, _option: click.Parameter, value: str) -> dict[str, Any]:
+    try:
+        conf = json.loads(value)
+    except ValueError as error:
+        raise click.BadParameter(f"not JSON: {error}") from error
+    if not isinstance(conf, dict):
+        raise click.BadParameter("not a JSON object, such as '{\"steps\": 100}'")
+    return conf
+
+
+@commands.command()
+@click.argument("dag_id")
+@click.option("--task", "task_id", help="Of this task alone.")
+@click.option("--conf", callback=_conf, default="{}", metavar="JSON", help="Parameters, as for a trigger.")
+@click.option(
+    "--dags-folder",
+    "folder",
+    type=click.Path(resolve_path=True, path_type=Path),
+    help="Instead of Airflow's own dags_folder.",
+)
+@click.option("--output", type=click.Choice(["text", "json", "yaml"]), default="text", show_default=True)
+def explain(*, dag_id: str, task_id: str | None, conf: dict[str, Any], folder: Path | None, output: str) -> None:
+    """Say what each task of a DAG would ask for, and what is wrong with it, without asking anybody.
+
+    Exit status: 1 where something cannot work, 2 where there is no such DAG or task.
+    """
+    from airflow_raytpu.explain.command import Question, run  # noqa: PLC0415
+
+    sys.exit(run(Question(dag_id=dag_id, task_id=task_id, conf=conf, folder=folder, output=output)))
+
+
+@commands.command()
+@click.option("--cluster", metavar="NAME", help="Of this cluster alone; the hash at its end may be left out.")
+@click.option("--conn-id", metavar="ID", help="Where this Airflow connection leads, instead of this machine.")
+@click.option("--output", type=click.Choice(["text", "json", "yaml"]), default="text", show_default=True)
+def slices(*, cluster: str | None, conn_id: str | None, output: str) -> None:
+    """Show the TPU slices of running clusters: which are whole, idle or held, and by whom."""
+    from airflow_raytpu.slices_view.command import run  # noqa: PLC0415
+
+    run(conn_id, cluster, output)
 
 
 def main() -> None:

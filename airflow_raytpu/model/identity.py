@@ -53,6 +53,25 @@ class Identity:
         """What an owner annotation says, in full: JSON-free, exact, for people and for equality."""
         return "|".join(str(value) for value in asdict(self).values())
 
+    @classmethod
+    def from_owner(cls, text: str) -> Identity | None:
+        """What :meth:`owner` wrote; ``None`` for any other text."""
+        parts = text.split("|")
+        if len(parts) < 6:
+            return None
+        deployment, dag_id, task_id, *run_id, map_index, attempt = parts
+        try:
+            return cls(
+                deployment=deployment,
+                dag_id=dag_id,
+                task_id=task_id,
+                run_id="|".join(run_id),
+                map_index=int(map_index),
+                attempt=int(attempt),
+            )
+        except ValueError:
+            return None
+
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 

@@ -93,6 +93,8 @@ class Observation:
     :param outcome: the result file, where one is there and names this request.
     :param facts: what a ready cluster offers (JSON): ``address``, ``dashboard``, ``endpoint``, ``slices``.
     :param detail: the backend's own words, for people.
+    :param lacking: what a ready cluster still lacks of what was asked for; empty where it has it all.
+    :param in_use: somebody else works on that cluster, so it must not be taken away.
     """
 
     cluster: ClusterState
@@ -102,6 +104,8 @@ class Observation:
     facts: Mapping[str, Any] = field(default_factory=dict)
     detail: str = ""
     reachable: bool = True
+    lacking: str = ""
+    in_use: bool = False
 
     @classmethod
     def unreachable(cls, detail: str) -> Observation:

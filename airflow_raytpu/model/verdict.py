@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_raytpu.model import errors
@@ -73,7 +73,10 @@ def judge(seen: Observation, limits: Limits, now: float) -> Verdict:
         final = _ended(seen)
         if final is not None:
             return final
-    return _overdue(seen, limits, now) or _under_way(seen)
+    overdue = _overdue(seen, limits, now)
+    if overdue is not None and seen.in_use:
+        return replace(overdue, stop=False)
+    return overdue or _under_way(seen)
 
 
 def _ended(seen: Observation) -> Verdict | None:
@@ -124,7 +127,7 @@ def _ended(seen: Observation) -> Verdict | None:
 
 def _ended_cluster(seen: Observation) -> Verdict | None:
     match seen.cluster:
-        case ClusterState.READY:
+        case ClusterState.READY if not seen.lacking:
             return Verdict(phase=Phase.SUCCEEDED, message="ready", value=seen.facts)
         case ClusterState.ABSENT:
             return _lost("The cluster is gone.", seen)
@@ -138,7 +141,7 @@ def _lost(what: str, seen: Observation) -> Verdict:
         phase=Phase.LOST,
         message=f"{what} {seen.detail}".strip(),
         code=errors.LostError.code,
-        lever="Nothing of it is left to stop. Run the task again: it goes on from its last checkpoint or committed part.",
+        lever="Nothing of it is left to stop. Run the task again: it goes on from its last checkpoint or part.",
     )
 
 
@@ -207,6 +210,8 @@ def _where(seen: Observation) -> str:
         return f"no answer from the backend ({seen.detail})"
     if seen.progress is not None:
         return seen.progress.describe()
+    if seen.lacking:
+        return seen.lacking
     state = seen.job.value if seen.job is not None else seen.cluster.value
     what = "job" if seen.job is not None else "cluster"
     return f"{what} {state}" + (f": {seen.detail}" if seen.detail else "")

@@ -7,9 +7,8 @@ from typing import Any
 
 from airflow.sdk import XComArg
 
-from airflow_raytpu.model.errors import BatchSizeError, RequestError, SliceShapeError
+from airflow_raytpu.model.errors import RequestError, SliceShapeError
 from airflow_raytpu.operators._lifecycle import Target
-from airflow_raytpu.placement.plan import plan
 from airflow_raytpu.placement.topology import TpuSlice
 from airflow_raytpu.storage import objects
 
@@ -37,11 +36,29 @@ def slice_text(value: Any) -> Any:
     return value
 
 
-def literal_slice(tpu_slice: Any, cluster: Any) -> TpuSlice | None:
-    """The slice that a task will run on, where that is known before anything is rendered."""
-    if tpu_slice is None and isinstance(cluster, XComArg):
-        tpu_slice = next((getattr(task, "slice", None) for task, _ in cluster.iter_references()), None)
-    return TpuSlice.parse(tpu_slice) if isinstance(tpu_slice, str) and is_literal(tpu_slice) else None
+def literals(**values: Any) -> dict[str, Any]:
+    """Those of *values* that are stated and need no run to be known."""
+    return {name: value for name, value in values.items() if value is not None and is_literal(value)}
+
+
+def place(tpu_slice: Any, cluster: Any, *, own: bool = True) -> dict[str, Any]:
+    """What is known of where a job runs, as fields of an :class:`Intent`; before and after it is rendered.
+
+    :param own: it may run on a cluster of its own.
+    """
+    theirs: Any = None
+    if isinstance(cluster, XComArg):
+        theirs = next((getattr(task, "slice", None) for task, _ in cluster.iter_references()), None)
+    elif isinstance(cluster, Mapping):
+        theirs = cluster.get("slice")
+    known = literals(slice=tpu_slice or None, cluster_slice=theirs or None)
+    placed = cluster is not None or (own and tpu_slice is not None)
+    return {
+        **known,
+        **({"cluster": cluster} if isinstance(cluster, str) and is_literal(cluster) else {}),
+        "placed": placed,
+        "open": ("slice",) if placed and not known else (),
+    }
 
 
 def target(tpu_slice: str | None, cluster: Any) -> Target:
@@ -61,58 +78,12 @@ def target(tpu_slice: str | None, cluster: Any) -> Target:
     )
 
 
-def check_place(tpu_slice: Any, cluster: Any, *, own: bool = True) -> None:
-    """A job says where it runs.
-
-    :param own: it may run on a cluster of its own.
-    :raises RequestError: it says nothing.
-    """
-    if cluster is None and not own:
-        raise RequestError(
-            "A serving application needs a cluster that outlives its task.",
-            "Pass cluster=, a RayTpuClusterOperator task.",
-        )
-    if cluster is None and tpu_slice is None:
-        raise RequestError(
-            "Neither cluster nor slice is given, so there is nothing to run on.",
-            'Pass cluster=, a RayTpuClusterOperator task, or slice="v6e:4x4" for a cluster of its own.',
-        )
-
-
-def whole_number(value: Any, what: str) -> int:
-    """A rendered number: a template gives text unless the DAG renders native objects.
-
-    :raises BatchSizeError: it is no whole number.
-    """
-    lever = f"Give {what} as rows of one global batch."
-    try:
-        number = int(value)
-        whole = number == float(value)
-    except (TypeError, ValueError) as error:
-        raise BatchSizeError(f"{what} is {value!r}, not a number.", lever) from error
-    if not whole:
-        raise BatchSizeError(f"{what} is {value!r}, not a whole number.", lever)
-    return number
-
-
-def check_batch(value: Any, what: str, tpu_slice: TpuSlice | None) -> None:
-    """:raises BatchSizeError: a literal global batch does not divide over a known slice."""
-    if tpu_slice is not None and value is not None and is_literal(value):
-        plan(tpu_slice).check_batch(whole_number(value, what), what)
-
-
 def uri(value: Any, what: str) -> str:
     """A rendered address in its one form.
 
     :raises PathError: it is no storage address.
     """
     return objects.normalise(value) if value is not None else _missing(what)
-
-
-def check_uri(value: Any) -> None:
-    """:raises PathError: a literal address has an unknown scheme."""
-    if value is not None and is_literal(value):
-        objects.normalise(value)
 
 
 def _missing(what: str) -> str:

@@ -7,24 +7,28 @@ What differs between operators is said in :meth:`RequestOperator.build`, :meth:`
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, ClassVar, NoReturn
 
-from airflow.sdk import BaseAsyncOperator, XComArg
+from airflow.sdk import BaseAsyncOperator, BaseOperator, XComArg
 from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTerminated, TaskDeferralError, TaskDeferralTimeout
 
 from airflow_raytpu import links
 from airflow_raytpu.backends.base import Backend
 from airflow_raytpu.hooks.raytpu import Place, RayTpuHook, setting
-from airflow_raytpu.model.deadlines import Deadlines
+from airflow_raytpu.model.deadlines import Deadlines, Limits
 from airflow_raytpu.model.errors import RequestError
 from airflow_raytpu.model.identity import Identity
 from airflow_raytpu.model.request import Kind, RayRequest
 from airflow_raytpu.model.verdict import Phase, Verdict
+from airflow_raytpu.placement.findings import Level
+from airflow_raytpu.placement.intent import Intent
 from airflow_raytpu.placement.plan import plan
+from airflow_raytpu.placement.preflight import preflight, refuse
 from airflow_raytpu.placement.topology import TpuSlice
 from airflow_raytpu.storage import attempts, objects, staging
 from airflow_raytpu.storage.code import Code
@@ -32,6 +36,7 @@ from airflow_raytpu.triggers import ownership
 from airflow_raytpu.triggers.watch import Watch, WatchTrigger
 
 _AIRFLOW_WAITS_LONGER = timedelta(minutes=2)
+_LOGGED = {Level.WARNING: logging.WARNING, Level.NOTE: logging.INFO}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +100,41 @@ class RequestOperator(BaseAsyncOperator):
         """
         raise NotImplementedError
 
+    def intent(self) -> Intent:
+        """What is known of the request so far, for :func:`preflight`: less at parse time, all when rendered."""
+        timeout = self.execution_timeout
+        return Intent(
+            kind=self.kind,
+            dag_id=self.dag_id,
+            task_id=self.task_id,
+            deadlines=self.deadlines,
+            execution_timeout_s=timeout.total_seconds() if timeout else None,
+            ttl_s=self.ttl.total_seconds(),
+            **self.stated(),
+        )
+
+    def limits(self, now: float) -> Limits:
+        """The deadlines of a request made at *now* (seconds since the epoch)."""
+        limits = self.deadlines.since(now)
+        if self.execution_timeout:
+            # Airflow's timeout ends the task without ending the work, so ours comes a little earlier.
+            limit = self.execution_timeout.total_seconds()
+            limits = replace(limits, total_s=min(limits.total_s, max(0.9 * limit, limit - 60)))
+        return limits
+
+    def stated(self) -> dict[str, Any]:
+        """The fields of :meth:`intent` that differ between operators."""
+        raise NotImplementedError
+
+    def refuse_early(self) -> None:
+        """Refuse literals that cannot work; called at the end of each constructor.
+
+        Warnings wait for the run and for ``airflow-raytpu explain``: a DAG file is parsed every few seconds.
+
+        :raises RequestError: the first error.
+        """
+        refuse(preflight(self.intent()))
+
     def codes(self) -> Sequence[Code]:
         """The author's code that it runs."""
         return ()
@@ -105,14 +145,9 @@ class RequestOperator(BaseAsyncOperator):
 
     def run_on(self, cluster: Any) -> Any:
         """*cluster* as its task's output, which makes it an upstream; its teardown waits for this task."""
-        reference = getattr(cluster, "output", cluster)
-        if isinstance(reference, XComArg):
-            for task, _ in reference.iter_references():
-                if isinstance(task, RequestOperator):
-                    task.lend_to(self)
-        return reference
+        return lend(cluster, self)
 
-    def lend_to(self, user: RequestOperator) -> None:
+    def lend_to(self, user: BaseOperator) -> None:
         """Called by each task that names this one as its cluster."""
 
     async def aexecute(self, context: Any) -> dict[str, Any]:
@@ -201,20 +236,16 @@ class RequestOperator(BaseAsyncOperator):
         )
         storage = f"{root}/{identity.storage_path()}"
         target = self.target()
+        self._refuse()
         arguments = self.build(target)
         objects.check_writable(storage)
-        limits = self.deadlines.since(time.time())
-        if self.execution_timeout:
-            # Airflow's timeout ends the task without ending the work, so ours comes a little earlier.
-            limit = self.execution_timeout.total_seconds()
-            limits = replace(limits, total_s=min(limits.total_s, max(0.9 * limit, limit - 60)))
         try:
             request = RayRequest(
                 identity=identity,
                 kind=self.kind,
                 slice=target.slice,
                 storage=storage,
-                limits=limits,
+                limits=self.limits(time.time()),
                 cluster=target.cluster,
                 arguments=arguments,
                 ttl_s=self.ttl.total_seconds(),
@@ -224,6 +255,13 @@ class RequestOperator(BaseAsyncOperator):
                 f"The arguments of {ti.task_id} are not JSON: {error}.", "Pass plain numbers, text, lists and dicts."
             ) from error
         return request, target
+
+    def _refuse(self) -> None:
+        """Preflight, with everything rendered; what is no error is told to the log."""
+        findings = preflight(self.intent())
+        refuse(findings)
+        for finding in findings:
+            self.log.log(_LOGGED[finding.level], "%s", finding)
 
     def _stage(self, request: RayRequest) -> RayRequest:
         if not request.kind.is_job:
@@ -285,6 +323,16 @@ class RequestOperator(BaseAsyncOperator):
             await backend.stop(request)
         finally:
             await backend.close()
+
+
+def lend(cluster: Any, user: BaseOperator) -> Any:
+    """*cluster* as its task's output, which makes it an upstream of *user*; its teardown waits for *user*."""
+    reference = getattr(cluster, "output", cluster)
+    if isinstance(reference, XComArg):
+        for task, _ in reference.iter_references():
+            if isinstance(task, RequestOperator):
+                task.lend_to(user)
+    return reference
 
 
 def _generation(context: Any) -> str:

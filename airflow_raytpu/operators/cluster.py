@@ -20,6 +20,7 @@ from airflow_raytpu.operators import _arguments
 from airflow_raytpu.operators._lifecycle import RequestOperator, Target
 from airflow_raytpu.placement.topology import TpuSlice
 from airflow_raytpu.storage import attempts, objects
+from airflow_raytpu.triggers.capacity import MIN_IDLE
 
 _GONE_WITHIN = timedelta(minutes=10)
 
@@ -33,6 +34,8 @@ class RayTpuClusterOperator(RequestOperator):
     Returns ``{"cluster", "slice", "address", "dashboard", "endpoint", "slices"}``.
 
     :param slice: a :class:`TpuSlice`, or text such as ``"v6e:4x4"``.
+    :param min_idle_slices: the task is done only when so many of the slices are whole and held by nobody, and fails
+        when they are not within ``slice_wait``. A cluster that others work on is left to its *ttl* then.
     """
 
     kind = Kind.CLUSTER
@@ -44,21 +47,44 @@ class RayTpuClusterOperator(RequestOperator):
         self,
         *,
         slice: TpuSlice | str,  # noqa: A002 - the author's word
+        min_idle_slices: int | None = None,
         deadlines: Deadlines | None = None,
         ttl: timedelta = timedelta(minutes=5),
         **kwargs: Any,
     ) -> None:
         super().__init__(deadlines=deadlines, ttl=ttl, **kwargs)
+        self.min_idle_slices = min_idle_slices
         self.slice = _arguments.slice_text(slice)
         self.is_setup = True
-        self._users: list[RequestOperator] = []
+        self._users: list[BaseOperator] = []
         self._teardown: RayTpuClusterDeleteOperator | None = None
+        self.refuse_early()
+        if _arguments.is_literal(self.slice):
+            self._check_idle(TpuSlice.parse(self.slice))
+
+    def stated(self) -> dict[str, Any]:
+        return {
+            **_arguments.place(self.slice, None),
+            "addresses": _arguments.literals(storage_path=self.storage_path),
+        }
 
     def target(self) -> Target:
         return Target(slice=str(TpuSlice.parse(self.slice)))
 
-    def build(self, target: Target) -> dict[str, Any]:  # noqa: ARG002 - nothing depends on it
-        return {}
+    def build(self, target: Target) -> dict[str, Any]:
+        if self.min_idle_slices is None:
+            return {}
+        self._check_idle(TpuSlice.parse(target.slice))
+        return {MIN_IDLE: self.min_idle_slices}
+
+    def _check_idle(self, tpu_slice: TpuSlice) -> None:
+        wanted, most = self.min_idle_slices, tpu_slice.num_slices
+        if wanted is not None and not 1 <= wanted <= most:
+            raise RequestError(
+                f"min_idle_slices is {wanted} of a cluster with {most} slice{'s' * (most > 1)} ({tpu_slice}).",
+                f"Give a number from 1 to {most}, or ask for more slices: {tpu_slice.accelerator}:"
+                f"{tpu_slice.topology}*{max(wanted, 2)}.",
+            )
 
     def result(self, request: RayRequest, value: Mapping[str, Any]) -> dict[str, Any]:
         return {
@@ -70,7 +96,7 @@ class RayTpuClusterOperator(RequestOperator):
             "slices": value.get("slices", []),
         }
 
-    def lend_to(self, user: RequestOperator) -> None:
+    def lend_to(self, user: BaseOperator) -> None:
         self._users.append(user)
         if self._teardown is not None:
             user >> self._teardown

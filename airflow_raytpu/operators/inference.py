@@ -6,15 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from airflow_raytpu.links import RayDashboardLink
-from airflow_raytpu.model.errors import RequestError
 from airflow_raytpu.model.request import Kind
 from airflow_raytpu.operators import _arguments
 from airflow_raytpu.operators._lifecycle import RequestOperator, Target
+from airflow_raytpu.placement.plan import whole_number
 from airflow_raytpu.placement.topology import TpuSlice
 from airflow_raytpu.storage import objects
 from airflow_raytpu.storage.code import Code, find_code
-
-_RAGGED = ("pad", "drop", "raise")
 
 
 class IterJaxBatchInferenceOperator(RequestOperator):
@@ -81,18 +79,17 @@ class IterJaxBatchInferenceOperator(RequestOperator):
         self.columns = columns
         self.cluster = self.run_on(cluster)
         self.slice = None if slice is None else _arguments.slice_text(slice)
-        self._check_literals()
+        self.refuse_early()
 
-    def _check_literals(self) -> None:
-        _arguments.check_place(self.slice, self.cluster)
-        for address in (self.storage_path, self.model, self.input, self.output_path):
-            _arguments.check_uri(address)
-        self._check_ragged()
-        _arguments.check_batch(self.batch_size, "batch_size", _arguments.literal_slice(self.slice, self.cluster))
-
-    def _check_ragged(self) -> None:
-        if _arguments.is_literal(self.ragged) and self.ragged not in _RAGGED:
-            raise RequestError(f"ragged is {self.ragged!r}.", f"Use one of {', '.join(_RAGGED)}.")
+    def stated(self) -> dict[str, Any]:
+        return {
+            **_arguments.place(self.slice, self.cluster),
+            **_arguments.literals(ragged=self.ragged),
+            "addresses": _arguments.literals(
+                storage_path=self.storage_path, model=self.model, input=self.input, output=self.output_path
+            ),
+            "batches": _arguments.literals(batch_size=self.batch_size),
+        }
 
     def target(self) -> Target:
         return _arguments.target(self.slice, self.cluster)
@@ -100,11 +97,7 @@ class IterJaxBatchInferenceOperator(RequestOperator):
     def codes(self) -> Sequence[Code]:
         return [code for code in (self.predict, self.load) if code is not None]
 
-    def build(self, target: Target) -> dict[str, Any]:
-        self._check_ragged()
-        batch_size = _arguments.whole_number(self.batch_size, "batch_size")
-        if target.slice:
-            _arguments.check_batch(batch_size, "batch_size", TpuSlice.parse(target.slice))
+    def build(self, target: Target) -> dict[str, Any]:  # noqa: ARG002 - nothing here depends on the slice
         model = _arguments.uri(self.model, "model") if self.has_model else None
         source, output = _arguments.uri(self.input, "input"), _arguments.uri(self.output_path, "output")
         for address in filter(None, (model, source)):
@@ -116,7 +109,7 @@ class IterJaxBatchInferenceOperator(RequestOperator):
             "model": model,
             "input": source,
             "output": output,
-            "batch_size": batch_size,
+            "batch_size": whole_number(self.batch_size, "batch_size"),
             "ragged": self.ragged,
             "columns": list(self.columns) if self.columns is not None else None,
         }

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from airflow_raytpu.links import EndpointLink, RayDashboardLink
-from airflow_raytpu.model.errors import RequestError
 from airflow_raytpu.model.policies import Rollout
 from airflow_raytpu.model.request import Kind
 from airflow_raytpu.operators import _arguments
 from airflow_raytpu.operators._lifecycle import RequestOperator, Target
+from airflow_raytpu.placement.intent import Serving
 from airflow_raytpu.placement.topology import TpuSlice
 from airflow_raytpu.storage import objects
 from airflow_raytpu.storage.code import Code, find_code
@@ -70,16 +70,18 @@ class RayServeDeployOperator(RequestOperator):
         self.rollout = rollout or Rollout()
         self.cluster = self.run_on(cluster)
         self.slice = None if slice is None else _arguments.slice_text(slice)
-        _arguments.check_place(self.slice, self.cluster, own=False)
-        for address in (self.storage_path, self.model):
-            _arguments.check_uri(address)
-        self._check_route()
+        self.refuse_early()
 
-    def _check_route(self) -> None:
-        if _arguments.is_literal(self.route_prefix) and not self.route_prefix.startswith("/"):
-            raise RequestError(
-                f"route_prefix is {self.route_prefix!r}.", f'Begin it with a slash: "/{self.route_prefix}".'
-            )
+    def stated(self) -> dict[str, Any]:
+        return {
+            **_arguments.place(self.slice, self.cluster, own=False),
+            "addresses": _arguments.literals(storage_path=self.storage_path, model=self.model),
+            "serving": Serving(
+                smoke=len(self.rollout.smoke),
+                deadline_s=self.rollout.deadline.total_seconds(),
+                **_arguments.literals(route_prefix=self.route_prefix),
+            ),
+        }
 
     def target(self) -> Target:
         return _arguments.target(self.slice, self.cluster)
@@ -88,7 +90,6 @@ class RayServeDeployOperator(RequestOperator):
         return [self.app]
 
     def build(self, target: Target) -> dict[str, Any]:  # noqa: ARG002 - nothing here depends on the slice
-        self._check_route()
         model = _arguments.uri(self.model, "model") if self.has_model else None
         if model is not None:
             objects.check_readable(model)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from airflow_raytpu.links import CheckpointLink, RayDashboardLink
-from airflow_raytpu.model.errors import RequestError
 from airflow_raytpu.model.policies import CheckpointPolicy, RetryBudget
 from airflow_raytpu.model.request import Kind
 from airflow_raytpu.operators import _arguments
@@ -14,8 +13,6 @@ from airflow_raytpu.operators._lifecycle import RequestOperator, Target
 from airflow_raytpu.placement.topology import TpuSlice
 from airflow_raytpu.storage import objects
 from airflow_raytpu.storage.code import Code, find_code
-
-_BATCH_KEY = "global_batch_size"
 
 
 class JaxTrainerOperator(RequestOperator):
@@ -77,20 +74,17 @@ class JaxTrainerOperator(RequestOperator):
         self.checkpoint = checkpoint or CheckpointPolicy()
         self.retry_budget = retry_budget or RetryBudget()
         self.resume = resume
-        self._check_literals()
+        self.refuse_early()
 
-    def _check_literals(self) -> None:
-        _arguments.check_place(self.slice, self.cluster)
-        _arguments.check_uri(self.storage_path)
-        for address in self.datasets.values():
-            _arguments.check_uri(address)
-        known = _arguments.literal_slice(self.slice, self.cluster)
-        _arguments.check_batch(self.train_loop_config.get(_BATCH_KEY), _BATCH_KEY, known)
-        self._check_resume()
-
-    def _check_resume(self) -> None:
-        if _arguments.is_literal(self.resume) and self.resume not in {"auto", "never"}:
-            raise RequestError(f"resume is {self.resume!r}.", 'Use "auto" or "never".')
+    def stated(self) -> dict[str, Any]:
+        return {
+            **_arguments.place(self.slice, self.cluster),
+            **_arguments.literals(resume=self.resume),
+            "addresses": _arguments.literals(
+                storage_path=self.storage_path, **{f"datasets.{name}": each for name, each in self.datasets.items()}
+            ),
+            "batches": _arguments.literals(global_batch_size=self.train_loop_config.get("global_batch_size")),
+        }
 
     def target(self) -> Target:
         return _arguments.target(self.slice, self.cluster)
@@ -98,10 +92,7 @@ class JaxTrainerOperator(RequestOperator):
     def codes(self) -> Sequence[Code]:
         return [self.code]
 
-    def build(self, target: Target) -> dict[str, Any]:
-        self._check_resume()
-        if target.slice:
-            _arguments.check_batch(self.train_loop_config.get(_BATCH_KEY), _BATCH_KEY, TpuSlice.parse(target.slice))
+    def build(self, target: Target) -> dict[str, Any]:  # noqa: ARG002 - nothing here depends on the slice
         datasets = {name: _arguments.uri(address, f"datasets[{name!r}]") for name, address in self.datasets.items()}
         for address in datasets.values():
             objects.check_readable(address)

@@ -3,16 +3,15 @@
 Facts, not arithmetic: v5e and v6e ``2x4`` is one host of eight chips or two of four, by machine type, so hosts are
 never derived from the topology alone. Read by :mod:`airflow_raytpu.placement.topology`.
 
-Sources, per generation: the Cloud TPU pages of v4, v5e, v5p, v6e and tpu7x, the GKE "TPUs in GKE" concept page
-(above 64 chips each dimension is a multiple of 4, in ascending order), GKE's cluster autoscaler tables (machine types),
-and Google's xpk and cluster-toolkit (the tooling-only rows). Read in 2026-11.
+Each row names its sources (:attr:`Shape.sources`). The rule of the GKE concept page: above 64 chips each dimension is a
+multiple of 4, in ascending order. Read in 2026-11.
 """
 
 from __future__ import annotations
 
 import enum
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 
@@ -24,6 +23,12 @@ class Tier(enum.Enum):
     TOOLING_ONLY = "tooling-only"
 
 
+_CLOUD = "https://docs.cloud.google.com"
+_CONCEPT = f"{_CLOUD}/kubernetes-engine/docs/concepts/tpus"
+_MACHINES = "GoogleCloudPlatform/cluster-autoscaler@7d25050 pkg/cloudprovider/gke/machinetypes"
+_TOOLS = ("AI-Hypercomputer/xpk@367c8382 src/xpk/core/system_characteristics.py",)
+
+
 @dataclass(frozen=True, slots=True)
 class Generation:
     """One TPU generation, in the words of GKE and of Ray 2.60.
@@ -31,6 +36,7 @@ class Generation:
     :param machines: machine type by chips per host.
     :param single_host: topology of a whole single host, by chips per host.
     :param cores_per_chip: what Ray multiplies chips by in a pod type (``v4-8`` is four chips).
+    :param documents: where Google states its shapes.
     """
 
     name: str
@@ -38,14 +44,24 @@ class Generation:
     ray_type: str
     ray_version: str
     cores_per_chip: int
-    machines: dict[int, str]
-    single_host: dict[int, str]
+    machines: dict[int, str] = field(hash=False)
+    single_host: dict[int, str] = field(hash=False)
+    documents: tuple[str, ...]
 
 
 GENERATIONS = {
     generation.name: generation
     for generation in (
-        Generation("v4", "tpu-v4-podslice", "TPU-V4", "v4", 2, {4: "ct4p-hightpu-4t"}, {4: "2x2x1"}),
+        Generation(
+            "v4",
+            "tpu-v4-podslice",
+            "TPU-V4",
+            "v4",
+            2,
+            {4: "ct4p-hightpu-4t"},
+            {4: "2x2x1"},
+            (f"{_CLOUD}/tpu/docs/v4", _CONCEPT),
+        ),
         Generation(
             "v5e",
             "tpu-v5-lite-podslice",
@@ -54,8 +70,18 @@ GENERATIONS = {
             1,
             {1: "ct5lp-hightpu-1t", 4: "ct5lp-hightpu-4t", 8: "ct5lp-hightpu-8t"},
             {1: "1x1", 4: "2x2", 8: "2x4"},
+            (f"{_CLOUD}/tpu/docs/v5e",),
         ),
-        Generation("v5p", "tpu-v5p-slice", "TPU-V5P", "v5p", 2, {4: "ct5p-hightpu-4t"}, {4: "2x2x1"}),
+        Generation(
+            "v5p",
+            "tpu-v5p-slice",
+            "TPU-V5P",
+            "v5p",
+            2,
+            {4: "ct5p-hightpu-4t"},
+            {4: "2x2x1"},
+            (f"{_CLOUD}/tpu/docs/v5p", _CONCEPT),
+        ),
         Generation(
             "v6e",
             "tpu-v6e-slice",
@@ -64,6 +90,7 @@ GENERATIONS = {
             1,
             {1: "ct6e-standard-1t", 4: "ct6e-standard-4t", 8: "ct6e-standard-8t"},
             {1: "1x1", 4: "2x2", 8: "2x4"},
+            (f"{_CLOUD}/tpu/docs/v6e",),
         ),
         Generation(
             "tpu7x",
@@ -73,6 +100,7 @@ GENERATIONS = {
             2,
             {1: "tpu7x-standard-1t", 4: "tpu7x-standard-4t"},
             {1: "1x1x1", 4: "2x2x1"},
+            (f"{_CLOUD}/tpu/docs/tpu7x", f"{_CLOUD}/kubernetes-engine/docs/concepts/tpu-ironwood"),
         ),
     )
 }
@@ -177,6 +205,13 @@ class Shape:
         }
 
     @property
+    def sources(self) -> tuple[str, ...]:
+        """Where the shape and its machine are stated: pages, or the tools that alone make it."""
+        if self.tier is not Tier.TOOLING_ONLY:
+            return (*self.generation.documents, _MACHINES)
+        return (*_TOOLS, _MACHINES) if self.hosts == 1 else _TOOLS
+
+    @property
     def ray_knows(self) -> bool:
         """Whether Ray 2.60's own topology table has it; ``slice_placement_group`` refuses a shape that it lacks."""
         sides = dimensions(self.topology)
@@ -191,6 +226,18 @@ class Shape:
         if self.generation.cores_per_chip == 1 and self.chips <= 8:
             return self.chips
         return MULTI_HOST_CHIPS
+
+    @property
+    def workaround(self) -> str:
+        """What to do where Ray 2.60 and GKE disagree about this shape; empty where they agree."""
+        if not self.ray_knows:
+            return f"Use a shape that Ray knows: {', '.join(_known_near(self))}."
+        if self.ray_chips_per_host != self.chips_per_host:
+            return (
+                f"Keep to one such slice in a cluster, or use {self.generation.machines[self.chips]}, which holds "
+                f"{self.topology} in 1 host."
+            )
+        return ""
 
 
 def dimensions(topology: str) -> tuple[int, ...]:
@@ -217,3 +264,21 @@ def shapes() -> tuple[Shape, ...]:
 def find(generation: str, topology: str) -> tuple[Shape, ...]:
     """The rows of one topology: none, one, or two where the machine type decides."""
     return tuple(row for row in shapes() if row.generation.name == generation and row.topology == topology)
+
+
+@functools.cache
+def pod_type_sharers(shape: Shape) -> tuple[Shape, ...]:
+    """The other topologies of the same pod type, which ``reserve_tpu_slice`` cannot tell from it (Ray 2.60)."""
+    return tuple(row for row in shapes() if row.pod_type == shape.pod_type and row.topology != shape.topology)
+
+
+@functools.cache
+def _known_near(shape: Shape) -> tuple[str, ...]:
+    """The next smaller and larger shape that Ray knows, and the largest that gives as many chips as several slices."""
+    known = [row for row in shapes() if row.generation.name == shape.generation.name and row.ray_knows]
+    known.sort(key=lambda row: row.chips)
+    smaller = [row for row in known if row.chips <= shape.chips][-1:]
+    larger = [row for row in known if row.chips > shape.chips][:1]
+    parts = [row for row in known if row.multi_host and row.chips < shape.chips and shape.chips % row.chips == 0][-1:]
+    several = [f"{row.topology} x {shape.chips // row.chips} slices (num_slices)" for row in parts]
+    return (*(f"{row.topology} ({row.chips} chips)" for row in smaller + larger), *several)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from airflow_raytpu.model.errors import BatchSizeError
+from airflow_raytpu.placement import catalogue
 from airflow_raytpu.placement.topology import TpuSlice
 
 
@@ -31,11 +33,65 @@ class SlicePlan:
         return self.workers * self.chips_per_worker
 
     @property
+    def chip_hours_per_hour(self) -> int:
+        """What an hour of it costs, in the unit that prices and quotas count in."""
+        return self.devices
+
+    @property
+    def bundle(self) -> dict[str, int]:
+        """Ray resources of one worker: a whole host, because GKE gives a pod all chips of its node or none."""
+        return {"CPU": 1, "TPU": self.chips_per_worker}
+
+    @property
+    def bundles(self) -> list[dict[str, int]]:
+        """A placement group for the whole: one bundle for each worker."""
+        return [self.bundle for _ in range(self.workers)]
+
+    @property
+    def resources(self) -> dict[str, int]:
+        """Ray resources that the slices show when all their hosts are there (CPUs aside)."""
+        return {"TPU": self.devices, self.slice.shape.head_resource: self.slice.num_slices}
+
+    @property
+    def node_selector(self) -> dict[str, str]:
+        return self.slice.shape.node_selector
+
+    @property
     def mesh(self) -> tuple[int, ...]:
         """Mesh shape hint for data parallelism: a slice axis where there are several, then the chips."""
-        if self.slice.num_slices > 1:
-            return (self.slice.num_slices, self.slice.chips)
-        return (self.slice.chips,)
+        return self._over_slices(self.slice.chips)
+
+    @property
+    def meshes(self) -> dict[str, tuple[int, ...]]:
+        """Mesh shape hints, each over all devices, by how the author would use it.
+
+        ``flat`` for data parallelism, ``hosts`` with one axis over hosts and one over the chips of a host (tensor
+        parallelism inside a host), ``torus`` along the slice's own sides.
+        """
+        sides = tuple(side for side in catalogue.dimensions(self.slice.topology) if side > 1) or (1,)
+        return {
+            "flat": self.mesh,
+            "hosts": self._over_slices(self.slice.hosts, self.chips_per_worker),
+            "torus": self._over_slices(*sides),
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """For people and for JSON."""
+        return {
+            "slice": str(self.slice),
+            "accelerator": self.slice.accelerator,
+            "topology": self.slice.topology,
+            "num_slices": self.slice.num_slices,
+            "machine_type": self.slice.machine_type,
+            "hosts": self.workers,
+            "chips": self.devices,
+            "chips_per_host": self.chips_per_worker,
+            "pod_type": self.pod_type,
+            "node_selector": self.node_selector,
+            "resources": self.resources,
+            "mesh": {name: list(shape) for name, shape in self.meshes.items()},
+            "chip_hours_per_hour": self.chip_hours_per_hour,
+        }
 
     def check_batch(self, batch_size: int, what: str = "batch_size") -> None:
         """:raises BatchSizeError: a global batch of *batch_size* rows does not divide over all devices."""
@@ -47,6 +103,9 @@ class SlicePlan:
                 f"{self.chips_per_worker} of {self.slice.accelerator} {self.slice.topology}).",
                 f"Use a multiple of {self.devices}: {nearest}.",
             )
+
+    def _over_slices(self, *axes: int) -> tuple[int, ...]:
+        return (self.slice.num_slices, *axes) if self.slice.num_slices > 1 else axes
 
 
 def plan(tpu_slice: TpuSlice) -> SlicePlan:
@@ -60,3 +119,19 @@ def plan(tpu_slice: TpuSlice) -> SlicePlan:
         accelerator_version=generation.ray_version,
         pod_type=tpu_slice.shape.pod_type,
     )
+
+
+def whole_number(value: Any, what: str) -> int:
+    """A number of rows: a template gives text unless the DAG renders native objects.
+
+    :raises BatchSizeError: it is no whole number.
+    """
+    lever = f"Give {what} as rows of one global batch."
+    try:
+        number = int(value)
+        whole = number == float(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise BatchSizeError(f"{what} is {value!r}, not a number.", lever) from error
+    if not whole:
+        raise BatchSizeError(f"{what} is {value!r}, not a whole number.", lever)
+    return number

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from math import prod
 
 from airflow_raytpu.model.errors import SliceShapeError
 from airflow_raytpu.placement import catalogue
 from airflow_raytpu.placement.catalogue import Shape
+from airflow_raytpu.placement.nearest import suggest
 
 _TEXT = re.compile(
-    r"""^\s*(?P<accelerator>[a-z0-9-]+?)
-        (?:[\s:,/-]+(?P<topology>\d+(?:x\d+)+)|-(?P<cores>\d+))
-        (?:\s*\*\s*(?P<times>\d+)|\s+x\s?(?P<by>\d+))?
-        (?:\s*@\s*(?P<machine>[a-z0-9-]+))?\s*$""",
-    re.VERBOSE,
+    r"""^\s*(?:(?P<count>\d{1,6})\s?[x*]\s+)?
+        (?P<accelerator>[a-z0-9-]+?)
+        (?:[\s:,/-]+(?P<topology>\d{1,6}(?:x\d{1,6})+)|-(?P<cores>\d{1,6}))
+        (?:\s*\*\s*(?P<times>\d{1,6})|\s+x\s?(?P<by>\d{1,6}))?
+        (?:\s*@\s*(?:(?P<chips>\d)t?|(?P<machine>[a-z][a-z0-9-]*)))?\s*$""",
+    re.VERBOSE | re.ASCII,
 )
+_BARE = re.compile(r"\d{1,6}(?:x\d{1,6})+", re.ASCII)
+
+
+class MultisliceError(SliceShapeError):
+    """Several slices of a single host; it shares the code of :class:`SliceShapeError`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,50 +34,56 @@ class TpuSlice:
     :param topology: chips along each side, ``"4x4"`` or ``"2x2x2"``.
     :param num_slices: how many such slices one job spans.
     :param machine_type: GKE machine type; needed only where a topology exists on two (v5e and v6e ``2x4``).
-    :raises SliceShapeError: GKE has no such shape, or the machine type must be said.
+    :param chips_per_host: chips of one host, another way to say the machine; the catalogue's figure in any case.
+    :raises SliceShapeError: GKE has no such shape, or the machine must be said.
     """
 
     accelerator: str
     topology: str
     num_slices: int = 1
     machine_type: str = ""
+    chips_per_host: int = 0
     _shape: Shape = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         generation = _generation(self.accelerator)
-        topology = re.sub(r"[\s]", "", self.topology.lower().replace("×", "x").replace("*", "x"))
-        shape = _shape(generation, topology, self.machine_type)
+        topology = re.sub(r"\s", "", self.topology.lower().replace("×", "x").replace("*", "x"))
+        shape = _shape(generation, topology, self.machine_type, self.chips_per_host)
         if self.num_slices < 1:
             raise SliceShapeError(f"num_slices is {self.num_slices}.", "Ask for at least 1 slice.")
         if self.num_slices > 1 and shape.hosts == 1:
-            raise SliceShapeError(
+            raise MultisliceError(
                 f"{self.num_slices} slices of {generation} {topology}: a job spans several slices only where each has "
                 "several hosts (GKE multislice).",
-                f"Use one larger slice: {_names(_nearest(generation, shape.chips * self.num_slices))}.",
+                f"Use one larger slice: {suggest(generation, shape.chips * self.num_slices)}.",
             )
         for name, value in (
             ("accelerator", generation),
             ("topology", topology),
             ("machine_type", shape.machine_type),
+            ("chips_per_host", shape.chips_per_host),
             ("_shape", shape),
         ):
             object.__setattr__(self, name, value)
 
     @classmethod
     def parse(cls, text: str) -> TpuSlice:
-        """Read a shape as people write it: ``v6e:4x4``, ``v6e-16``, ``TPU-V6E 4x4 x2``, ``v5e:2x4@ct5lp-hightpu-8t``.
+        """Read a shape as people write it: ``v6e:4x4``, ``v6e-16``, ``TPU-V6E 4x4 x2``, ``v5e:2x4@8t``.
+
+        After ``@`` comes a machine type, or the chips of a host (``@4``, ``@8t``).
 
         :raises SliceShapeError: it cannot be read, or there is no such shape.
         """
-        match = _TEXT.match(text.lower().replace("×", "x"))
+        plain = text.lower().replace("×", "x")
+        match = _TEXT.match(plain)
         if match is None:
-            raise SliceShapeError(
-                f"{text!r} is not a slice.",
-                "Write accelerator:topology, for example v6e:4x4, or v6e:4x4*2 for two slices.",
-            )
-        accelerator, machine = match["accelerator"], match["machine"] or ""
-        topology = match["topology"] or _topology_of(accelerator, int(match["cores"]), machine)
-        return cls(accelerator, topology, int(match["times"] or match["by"] or 1), machine)
+            raise _unreadable(text, plain.strip())
+        accelerator, machine, chips = match["accelerator"], match["machine"] or "", int(match["chips"] or 0)
+        times = int(match["times"] or match["by"] or match["count"] or 1)
+        if match["count"] and (match["times"] or match["by"]):
+            raise SliceShapeError(f"{text!r} says twice how many slices.", "Write v6e:4x4*2 for two slices.")
+        topology = match["topology"] or _topology_of(accelerator, int(match["cores"]), machine, chips)
+        return cls(accelerator, topology, times, machine, chips)
 
     def __str__(self) -> str:
         """Canonical text; :meth:`parse` reads it back to an equal value."""
@@ -93,10 +107,6 @@ class TpuSlice:
         return self._shape.hosts
 
     @property
-    def chips_per_host(self) -> int:
-        return self._shape.chips_per_host
-
-    @property
     def total_chips(self) -> int:
         return self.chips * self.num_slices
 
@@ -113,60 +123,81 @@ class TpuSlice:
 
 
 def _generation(text: str) -> str:
-    name = text.strip().lower().replace("_", "-")
-    if name in catalogue.GENERATIONS:
-        return name
-    short = name.removeprefix("tpu-").removeprefix("tpu")
-    short = catalogue.ALIASES.get(short, short)
+    short = _short(text)
     if short not in catalogue.GENERATIONS:
         raise SliceShapeError(f"There is no TPU generation {text!r}.", f"Known: {', '.join(catalogue.GENERATIONS)}.")
     return short
 
 
-def _shape(generation: str, topology: str, machine_type: str) -> Shape:
+def _short(text: str) -> str:
+    name = text.strip().lower().replace("_", "-")
+    if name in catalogue.GENERATIONS:
+        return name
+    short = name.removeprefix("tpu-").removeprefix("tpu")
+    return catalogue.ALIASES.get(short, short)
+
+
+def _unreadable(text: str, plain: str) -> SliceShapeError:
+    """Why *text* is no slice: half of one, or nothing known."""
+    if _BARE.fullmatch(plain):
+        owners = [name for name in catalogue.GENERATIONS if catalogue.find(name, plain)]
+        if owners:
+            ways = ", ".join(f"{name}:{plain}" for name in owners)
+            return SliceShapeError(f"{text!r} names no TPU generation.", f"Write one of {ways}.")
+    short = _short(plain)
+    if short in catalogue.GENERATIONS:
+        few = dict.fromkeys(row.topology for row in catalogue.shapes() if row.generation.name == short)
+        return SliceShapeError(
+            f"{text!r} names no topology.", f"Write for example {', '.join(f'{short}:{each}' for each in [*few][:4])}."
+        )
+    return SliceShapeError(
+        f"{text!r} is not a slice.",
+        "Write accelerator:topology, for example v6e:4x4, or v6e:4x4*2 for two slices.",
+    )
+
+
+def _shape(generation: str, topology: str, machine_type: str, chips_per_host: int) -> Shape:
     rows = catalogue.find(generation, topology)
     if not rows:
-        raise SliceShapeError(f"{generation} has no topology {topology}.", _suggest(generation, topology))
-    if machine_type:
-        for row in rows:
-            if row.machine_type == machine_type:
-                return row
+        raise SliceShapeError(f"{generation} has no topology {topology}.", _instead(generation, topology))
+    fitting = [
+        row
+        for row in rows
+        if machine_type in ("", row.machine_type) and (not chips_per_host or chips_per_host == row.chips_per_host)
+    ]
+    if not fitting:
+        machine = machine_type or f"a machine of {chips_per_host} chip{'s' * (chips_per_host > 1)}"
+        if machine_type and chips_per_host:
+            machine += f" with {chips_per_host} chips a host"
         raise SliceShapeError(
-            f"{generation} {topology} does not exist on {machine_type}.",
+            f"{generation} {topology} does not exist on {machine}.",
             f"It exists on {' and '.join(row.machine_type for row in rows)}.",
         )
-    if len(rows) > 1:
+    if len(fitting) > 1:
         readings = " or ".join(f"{row.hosts} x {row.chips_per_host} chips on {row.machine_type}" for row in rows)
-        raise SliceShapeError(f"{generation} {topology} can be read in two ways: {readings}.", "Give machine_type.")
-    return rows[0]
+        either = " or ".join(f"chips_per_host={row.chips_per_host}" for row in rows)
+        raise SliceShapeError(
+            f"{generation} {topology} can be read in two ways: {readings}.",
+            f"Give machine_type, or {either}; in text {generation}:{topology}@{rows[0].machine_type}.",
+        )
+    return fitting[0]
 
 
-def _suggest(generation: str, topology: str) -> str:
-    numbers = [int(side) for side in re.findall(r"\d+", topology)]
-    chips = 1
-    for number in numbers:
-        chips *= number
-    return f"Nearest: {_names(_nearest(generation, chips))}."
+def _instead(generation: str, topology: str) -> str:
+    sides = tuple(int(side) for side in re.findall(r"\d{1,6}", topology, re.ASCII)[:3])
+    return f"Nearest: {suggest(generation, prod(sides), sides)}."
 
 
-def _nearest(generation: str, chips: int) -> list[Shape]:
-    """The largest shape at or below *chips* and the smallest at or above, one row each."""
-    rows = sorted((row for row in catalogue.shapes() if row.generation.name == generation), key=lambda row: row.chips)
-    below = [row for row in rows if row.chips <= chips][-1:]
-    above = [row for row in rows if row.chips > chips][:1]
-    return below + above
-
-
-def _names(rows: list[Shape]) -> str:
-    return " and ".join(f"{row.topology} ({row.chips} chips, {row.hosts} hosts)" for row in rows)
-
-
-def _topology_of(accelerator: str, cores: int, machine_type: str) -> str:
+def _topology_of(accelerator: str, cores: int, machine_type: str, chips_per_host: int) -> str:
     """The topology that a pod type such as ``v6e-16`` names, where it names just one."""
     generation = _generation(accelerator)
     pod_type = f"{catalogue.GENERATIONS[generation].ray_version}-{cores}"
     rows = [row for row in catalogue.shapes() if row.generation.name == generation and row.pod_type == pod_type]
-    topologies = {row.topology for row in rows if machine_type in ("", row.machine_type)}
+    topologies = {
+        row.topology
+        for row in rows
+        if machine_type in ("", row.machine_type) and (not chips_per_host or chips_per_host == row.chips_per_host)
+    }
     if len(topologies) == 1:
         return topologies.pop()
     if topologies:
@@ -175,4 +206,4 @@ def _topology_of(accelerator: str, cores: int, machine_type: str) -> str:
             "Give the topology.",
         )
     chips = cores // catalogue.GENERATIONS[generation].cores_per_chip
-    raise SliceShapeError(f"There is no {accelerator}-{cores}.", f"Nearest: {_names(_nearest(generation, chips))}.")
+    raise SliceShapeError(f"There is no {accelerator}-{cores}.", f"Nearest: {suggest(generation, chips)}.")

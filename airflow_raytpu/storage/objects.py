@@ -1,18 +1,29 @@
 """Whole objects by URI: ``file:///absolute/path`` and ``gs://bucket/path``. Synchronous; for operators and backends.
 
-URIs are percent-encoded, as pyarrow reads them on the cluster's side: :func:`normalise` is the only way in.
+What an address is, and its one form, is in :mod:`airflow_raytpu.model.addresses`.
 """
 
 from __future__ import annotations
 
 import json
 from typing import Any, Protocol
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
+from airflow_raytpu.model.addresses import normalise, split
 from airflow_raytpu.model.errors import PathError
 
-_VALID = "Use gs://bucket/path, or file:///absolute/path (a plain absolute path means the same)."
-_UNQUOTED = "/@+=:,~*"
+__all__ = [
+    "check_readable",
+    "check_writable",
+    "exists",
+    "list_prefix",
+    "normalise",
+    "read_bytes",
+    "read_json",
+    "size",
+    "write_bytes",
+    "write_json",
+]
 
 
 class Store(Protocol):
@@ -24,17 +35,6 @@ class Store(Protocol):
     def names(self, path: str) -> list[str]: ...
     def check_writable(self, path: str) -> None: ...
     def check_readable(self, path: str) -> None: ...
-
-
-def normalise(uri: str) -> str:
-    """*uri* in the one form used everywhere; a plain absolute path becomes ``file://``. Doing it twice changes nothing.
-
-    :raises PathError: neither ``gs://`` nor an absolute path on disk.
-    """
-    scheme, path = _split(uri)
-    return (
-        f"{scheme}:///{quote(path[1:], safe=_UNQUOTED)}" if scheme == "file" else f"gs://{quote(path, safe=_UNQUOTED)}"
-    )
 
 
 def read_bytes(uri: str) -> bytes | None:
@@ -91,7 +91,7 @@ def exists(uri: str) -> bool:
 
 def list_prefix(uri: str) -> list[str]:
     """URIs of every object under the folder *uri*, sorted."""
-    scheme, path = _split(uri)
+    scheme, path = split(uri)
     store, _ = _open(uri)
     prefix = "gs://" if scheme == "gs" else "file://"
     return sorted(normalise(prefix + quote(name)) for name in store.names(path))
@@ -115,28 +115,8 @@ def check_readable(uri: str) -> None:
     store.check_readable(path)
 
 
-def _split(uri: str) -> tuple[str, str]:
-    """Scheme and decoded path."""
-    if not isinstance(uri, str):
-        raise PathError(f"{uri!r} is a {type(uri).__name__}, not a storage address.", _VALID)
-    if uri.startswith("/"):
-        return "file", uri
-    scheme, separator, rest = uri.partition("://")
-    if separator and scheme == "file":
-        path = unquote(rest.removeprefix("localhost"))
-        if path.startswith("/"):
-            return "file", path
-        raise PathError(f"{uri!r} is not absolute.", _VALID)
-    if separator and scheme == "gs":
-        path = unquote(rest)
-        if path.split("/")[0]:
-            return "gs", path
-        raise PathError(f"{uri!r} names no bucket.", _VALID)
-    raise PathError(f"{uri!r} is not a storage address.", _VALID)
-
-
 def _open(uri: str) -> tuple[Store, str]:
-    scheme, path = _split(uri)
+    scheme, path = split(uri)
     if scheme == "gs":
         from airflow_raytpu.storage import buckets
 

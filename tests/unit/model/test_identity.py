@@ -68,3 +68,14 @@ def test_the_name_can_be_read():
     identity = Identity(deployment="airflow", dag_id="digits", task_id="train", run_id="scheduled__2026-11-29")
     assert identity.remote_name().startswith("digits-train-")
     assert identity.storage_path() == "digits/train/scheduled__2026-11-29"
+
+
+@pytest.mark.parametrize("run_id", ["r", "manual__2026-11-29T10:00:00+00:00", "a|b|c", ""])
+def test_an_owner_is_read_back(run_id: str) -> None:
+    identity = Identity(deployment="d", dag_id="dag", task_id="group.task", run_id=run_id, map_index=3, attempt=2)
+    assert Identity.from_owner(identity.owner()) == identity
+
+
+@pytest.mark.parametrize("text", ["", "me", "a|b|c|d|e", "d|dag|task|run|x|1"])
+def test_what_is_no_owner_is_none(text: str) -> None:
+    assert Identity.from_owner(text) is None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import logging
 from datetime import timedelta
+from unittest.mock import Mock
 
 import pytest
 from airflow.sdk import DAG, task
@@ -206,6 +208,11 @@ def test_tasks_in_a_group_and_the_teardown_share_the_group():
         ),
         pytest.param(lambda: train(slice=None), RequestError, "Neither cluster nor slice", id="nowhere to run"),
         pytest.param(lambda: serve(cluster=None), RequestError, "needs a cluster that outlives", id="serving alone"),
+        pytest.param(
+            lambda: train(slice="tpu7x:4x12x16"), SliceShapeError, r"Ray 2\.60 does not.*\n.*4x8x8", id="not Ray's"
+        ),
+        pytest.param(lambda: serve(cluster="No_Name"), RequestError, "cannot be a cluster's name", id="cluster name"),
+        pytest.param(lambda: train(ttl=timedelta(0)), DeadlineError, "given back at once", id="ttl"),
         pytest.param(lambda: serve(route_prefix="x"), RequestError, 'slash: "/x"', id="route"),
         pytest.param(
             lambda: train(deadlines=Deadlines(total=timedelta(minutes=1))),
@@ -237,6 +244,17 @@ def test_a_batch_is_checked_against_the_slice_of_the_cluster_it_runs_on():
                 score(task_id=f"score_{number}", cluster=way, slice=None, batch_size=24)
 
 
+def test_a_job_asks_for_the_shape_of_its_cluster():
+    with DAG("wrong", schedule=None):
+        cluster = RayTpuClusterOperator(task_id="cluster", slice="v6e:4x4")
+        with pytest.raises(SliceShapeError, match="asks for v6e:2x2 on a cluster of v6e:4x4"):
+            train(cluster=cluster, slice="v6e:2x2")
+
+
+def test_a_dataset_may_have_any_name():
+    train(datasets={"storage_path": "/x", "slice": "/y", "two words": "/z"})
+
+
 # --- refused when the task runs, before anything exists ----------------------------------------------------------
 
 
@@ -259,6 +277,12 @@ async def refusal(operator, **fields):
         (lambda: score(model="{{ x }}"), {"model": None}, "model is None"),
         (lambda: score(output="{{ x }}"), {"output_path": "ftp://x"}, "'ftp://x' is not"),
         (lambda: train(cluster="{{ x }}"), {"cluster": {"step": 1}}, "which is no cluster"),
+        (
+            lambda: train(cluster="{{ x }}"),
+            {"cluster": {"cluster": "c", "slice": "v6e:2x2"}},
+            "on a cluster of v6e:2x2",
+        ),
+        (lambda: train(resume="{{ x }}"), {"resume": "maybe"}, "resume is 'maybe'."),
         (train, {"train_loop_config": {"when": timedelta(1)}}, "are not JSON: "),
         (train, {"train_loop_config": {"rate": float("nan")}}, "are not JSON: "),
         (
@@ -298,4 +322,20 @@ async def test_what_inference_asks_for(place_with, tmp_path):
         "batch_size": 64,
         "ragged": "pad",
         "columns": None,
+    }
+
+
+async def test_warnings_and_notes_are_told_to_the_log(place_with, monkeypatch):
+    from airflow.sdk.exceptions import TaskDeferred
+
+    place_with(ScriptedBackend([starting()]))
+    operator = train(execution_timeout=timedelta(minutes=30), slice="{{ x }}")
+    operator.slice = "v6e:2x4@ct6e-standard-4t"
+    log = Mock()
+    monkeypatch.setattr(JaxTrainerOperator, "log", log)
+    with pytest.raises(TaskDeferred):
+        await operator.aexecute(context(TaskInstance()))
+    assert {(call.args[0], call.args[2].code) for call in log.log.call_args_list} == {
+        (logging.WARNING, "RT113"),
+        (logging.INFO, "RT116"),
     }

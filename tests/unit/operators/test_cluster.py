@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import TaskDeferred
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
+from airflow_raytpu.model.errors import RequestError
 from airflow_raytpu.operators import RayTpuClusterDeleteOperator, RayTpuClusterOperator
 from tests.doubles.airflow_side import TaskInstance, context
 from tests.doubles.scripted import ScriptedBackend, starting
@@ -69,3 +70,22 @@ def test_it_takes_storage_and_connection_from_its_cluster():
         cluster = RayTpuClusterOperator(task_id="c", slice="v6e:4x4", storage_path="gs://b/x", conn_id="prod")
         last = RayTpuClusterDeleteOperator(task_id="d", cluster=cluster)
     assert (last.cluster_task_id, last.storage_path, last.conn_id) == ("c", "gs://b/x", "prod")
+
+
+@pytest.mark.parametrize(("tpu_slice", "count"), [("v6e:4x4", 0), ("v6e:4x4", 2), ("v6e:4x4*2", 3), ("v6e:4x4", -1)])
+def test_more_idle_slices_than_a_cluster_has_are_refused(tpu_slice, count):
+    with DAG("digits", schedule=None), pytest.raises(RequestError, match="min_idle_slices"):
+        RayTpuClusterOperator(task_id="c", slice=tpu_slice, min_idle_slices=count)
+
+
+async def test_idle_slices_are_part_of_the_request(place_with):
+    backend = ScriptedBackend([starting()])
+    place_with(backend)
+    with DAG("digits", schedule=None):
+        templated = RayTpuClusterOperator(task_id="cluster", slice="{{ params.slice }}", min_idle_slices=2)
+    templated.slice = "v6e:4x4*2"
+    await begin(templated)
+    assert backend.requests[0].arguments == {"min_idle_slices": 2}
+    templated.slice = "v6e:4x4"
+    with pytest.raises(AirflowFailException, match="min_idle_slices is 2 of a cluster with 1 slice"):
+        await templated.aexecute(context(TaskInstance(task_id="cluster")))

@@ -1,11 +1,14 @@
 """TpuSlice reads what people type and refuses what GKE does not have, with the nearest that it has."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_raytpu import TpuSlice
 from airflow_raytpu.model.errors import BatchSizeError, SliceShapeError
+from airflow_raytpu.placement import catalogue
 from airflow_raytpu.placement.plan import plan
 
 
@@ -25,6 +28,10 @@ from airflow_raytpu.placement.plan import plan
         ("tpu7x:4x4x4", "tpu7x:4x4x4"),
         ("v6e:2x4@ct6e-standard-8t", "v6e:2x4@ct6e-standard-8t"),
         ("v4-8", "v4:2x2x1"),
+        ("v6e:2x4@8t", "v6e:2x4@ct6e-standard-8t"),
+        ("v6e-8@4", "v6e:2x4@ct6e-standard-4t"),
+        ("2 x v6e 4x4", "v6e:4x4*2"),
+        ("tpu-v6e-slice 8x16", "v6e:8x16"),
     ],
 )
 def test_it_reads_what_people_type(text, canonical):
@@ -44,6 +51,15 @@ def test_it_reads_what_people_type(text, canonical):
         ("", "is not a slice"),
         ("v6e:4x4; rm -rf /", "is not a slice"),
         ("v6e:4x4*0", "num_slices is 0"),
+        ("v6e:8x4", r"no topology 8x4.\n  Nearest: 4x8 \(32 chips, 8 hosts\)\."),
+        ("v6e:2x2x2", r"2x4 \(8 chips, 1 or 2 hosts\) and 4x4"),
+        ("v5p:5x5x5", r"4x4x4 \(64 chips, 16 hosts\) and 4x4x8"),
+        ("4x4", r"'4x4' names no TPU generation[\s\S]*v5e:4x4, v6e:4x4"),
+        ("trillium", r"names no topology[\s\S]*v6e:1x1"),
+        ("v6e:4x4@1", "does not exist on a machine of 1 chip"),
+        ("2x v6e:4x4*2", "says twice how many"),
+        ("v6e-" + "9" * 5000, "is not a slice"),
+        ("v6e:4x" + "9" * 5000, "is not a slice"),
     ],
 )
 def test_it_refuses_with_the_reason_and_the_way_out(text, says):
@@ -73,3 +89,37 @@ def test_a_batch_that_does_not_divide_is_refused_with_the_nearest(size, nearest)
     with pytest.raises(BatchSizeError, match=f"batch_size is {size}") as caught:
         plan(TpuSlice("v6e", "4x4")).check_batch(size)
     assert nearest in str(caught.value)
+
+
+def test_the_machine_may_be_said_by_its_chips():
+    two = TpuSlice("v6e", "2x4", chips_per_host=4)
+    assert two == TpuSlice("v6e", "2x4", machine_type="ct6e-standard-4t")
+    assert (two.hosts, two.chips_per_host) == (2, 4)
+    assert TpuSlice("v6e", "2x4", chips_per_host=8).hosts == 1
+    assert TpuSlice("v6e", "4x4").chips_per_host == 4
+    for chips, machine in ((8, "ct6e-standard-4t"), (1, "")):
+        with pytest.raises(SliceShapeError, match="does not exist on"):
+            TpuSlice("v6e", "2x4", machine_type=machine, chips_per_host=chips)
+
+
+def test_the_two_readings_are_offered():
+    with pytest.raises(SliceShapeError, match="chips_per_host=8 or chips_per_host=4; in text v6e:2x4@ct6e-standard-8t"):
+        TpuSlice("v6e", "2x4")
+
+
+def test_sides_beyond_any_number_are_refused_too():
+    with pytest.raises(SliceShapeError, match="has no topology"):
+        TpuSlice("v6e", "9" * 5000 + "x4")
+
+
+@given(st.sampled_from(["v4", "v5e", "v5p", "v6e", "tpu7x"]), st.lists(st.integers(0, 40), min_size=1, max_size=4))
+def test_every_suggestion_can_be_asked_for(generation, sides):
+    try:
+        TpuSlice(generation, "x".join(map(str, sides)))
+    except SliceShapeError as error:
+        lever = error.lever
+    else:
+        return
+    suggested = re.findall(r"(\d+x[\dx]+) \(", lever)
+    assert suggested or "machine_type" in lever
+    assert all(catalogue.find(generation, topology) for topology in suggested)

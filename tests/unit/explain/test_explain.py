@@ -1,0 +1,180 @@
+"""``airflow-raytpu explain`` as a user starts it: in a process of its own, with no database behind it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from airflow_raytpu import cli
+from airflow_raytpu.model.errors import RequestError
+
+EXAMPLES = Path(__file__).parents[3] / "dags"
+
+MORE = """
+from datetime import timedelta
+from airflow.sdk import DAG, Param
+from airflow_raytpu import slice_params
+from airflow_raytpu.operators import *
+
+print("a DAG file may print")
+
+with DAG("more", schedule=None, params={"steps": Param(type="integer"), **slice_params(default="v6e:4x4")}):
+    cluster = RayTpuClusterOperator(task_id="cluster", slice="{{ params.slice }}")
+    JaxTrainerOperator.partial(task_id="train", train_loop="json:dumps", cluster=cluster.output).expand(
+        train_loop_config=[{"steps": "{{ params.steps }}"}, {"steps": 2}])
+    IterJaxBatchInferenceOperator(
+        task_id="a_task_whose_name_goes_on_and_on", predict="json:dumps", ragged="drop",
+        batch_size="{{ params.batch }}",
+        input="gs://bucket/" + "long/" * 30 + "{{ ds }}", output="/out/{{ run_id }}", slice="v6e:4x4*2",
+        storage_path="gs://bucket/{{ var.value.root }}", execution_timeout=timedelta(minutes=30))
+    RayServeDeployOperator(task_id="serve", app="json:dumps", cluster="shared")
+"""
+BROKEN = """
+from airflow.sdk import DAG
+from airflow_raytpu.operators import JaxTrainerOperator
+
+with DAG("broken", schedule=None):
+    JaxTrainerOperator(task_id="train", train_loop="json:dumps", slice="v6e:4x5")
+"""
+# Runs the command, and tells on its last line what it had imported.
+RUN = """
+import atexit, sys
+heavy = ("ray", "jax", "numpy", "pandas", "pyarrow", "kubernetes", "kubernetes_asyncio", "google.cloud")
+atexit.register(lambda: print("HEAVY", [name for name in heavy if name in sys.modules], file=sys.stderr))
+import socket
+def refuse(*_):
+    raise AssertionError("a connection was made")
+socket.socket.connect = refuse
+from airflow_raytpu.cli import main
+main()
+"""
+
+
+@pytest.fixture
+def explain(tmp_path):
+    home = tmp_path / "airflow"
+    environment = {
+        **os.environ,
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": "sqlite:////nonexistent/airflow.db",
+        "COLUMNS": "200",
+    }
+    environment.pop("PYTHONPATH", None)
+
+    def run(*arguments, folder=EXAMPLES):
+        command = [sys.executable, "-c", RUN, "explain", *arguments, "--dags-folder", str(folder)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        assert "HEAVY []" in done.stderr, done.stderr
+        return done
+
+    return run
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """The same in this process, for speed."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("AIRFLOW__LOGGING__LOGGING_LEVEL", "CRITICAL")
+
+    def run(*arguments, folder=EXAMPLES):
+        return CliRunner().invoke(cli.commands, ["explain", *arguments, "--dags-folder", str(folder)])
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("dags")
+    (place / "more.py").write_text(MORE)
+    (place / "broken.py").write_text(BROKEN)
+    return place
+
+
+def test_the_main_job(explain):
+    done = explain("digits")
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stdout.splitlines() if line and line[0] != " "] == [
+        "cluster  RayTpuClusterOperator on v6e 4x4 (16 chips, 4 hosts of",
+        "train  JaxTrainerOperator on v6e 4x4 (16 chips, 4 hosts of ct6e-standard-4t)",
+        "infer  IterJaxBatchInferenceOperator on v6e 4x4 (16 chips, 4 hosts of",
+        "serve  RayServeDeployOperator on v6e 4x4 (16 chips, 4 hosts of ct6e-standard-4t)",
+    ]
+    assert "  deadlines   slice 10 min | start 20 min | stall 5 min | total 1 h\n" in done.stdout
+    assert "  storage     <raytpu_default>/digits/train/<run>/{checkpoints,outbox}\n" in done.stdout
+    assert "  runs as     digits-infer-<run> on the cluster of task cluster\n" in done.stdout
+    assert "  model       <train.checkpoint>\n" in done.stdout
+    assert done.stdout.count("  costs       16 chip-hours an hour") == 4
+    assert "\x1b" not in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_what_would_go_wrong_with_other_parameters(here):
+    conf = json.dumps({"accelerator": "v5p", "topology": "4x4x8", "batch_size": 100})
+    done = here("digits", "--output", "json", "--conf", conf)
+    assert done.exit_code == 1
+    asked = {one["task"]: one for one in json.loads(done.stdout)}
+    assert asked["train"]["slice"]["hosts"] == 32
+    assert [finding["code"] for finding in asked["train"]["findings"]] == ["RT123"]
+    assert asked["train"]["findings"][0]["fact"] == "docs/preflight.md#rt123"
+    assert asked["infer"]["findings"] == []
+    assert asked["cluster"]["slice"]["chip_hours_per_hour"] == 128
+
+
+def test_a_conf_that_airflow_would_refuse(here):
+    done = here("digits", "--conf", '{"topology": "4x5"}')
+    assert isinstance(done.exception, RequestError)
+    assert "Airflow would refuse the parameter topology: '4x5'" in str(done.exception)
+    assert done.stdout == ""
+
+
+def test_mapped_tasks_open_templates_and_long_lines(here, folder):
+    done = here("more", "--output", "yaml", folder=folder)
+    assert done.exit_code == 0, done.stderr
+    cluster, train, score, serve = yaml.safe_load(done.stdout)
+    assert (train["copies"], cluster["copies"]) == (2, None)
+    assert train["cluster"] == "of task cluster"
+    assert score["storage"] == "gs://bucket/{{ var.value.root }}/more/a_task_whose_name_goes_on_and_on/<run>"
+    assert score["addresses"]["output"] == "/out/<run>"
+    assert score["deadlines"]["total"] == 29 * 60
+    assert [finding["code"] for finding in score["findings"]] == ["RT124", "RT113", "RT134"]
+    assert (serve["slice"], serve["cluster"]) == (None, "shared")
+    assert [finding["code"] for finding in serve["findings"]] == ["RT127", "RT132"]
+    text = here("more", folder=folder).stdout
+    assert max(map(len, text.splitlines())) <= 80
+    assert "  mapped      2 times; this is the first\n" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        (["mor"], 2, "There is no DAG 'mor' in {folder}. Did you mean more?"),
+        (["nothing"], 2, "There are: more.\n  {folder}/broken.py cannot be imported: "),
+        (["broken"], 1, "SliceShapeError: v6e has no topology 4x5.\n  Nearest: 4x4"),
+        (["more", "--task", "trian"], 2, "The task 'trian' of more does not exist. Did you mean train?"),
+    ],
+)
+def test_what_is_not_there(here, folder, arguments, status, says):
+    done = here(*arguments, folder=folder)
+    assert (done.exit_code, done.stdout) == (status, "")
+    assert says.format(folder=folder) in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_tasks_of_others(here):
+    done = here("digits", "--task", "data")
+    assert done.exit_code == 2
+    assert "The task 'data' of digits is none of this package's." in done.stderr
+
+
+@pytest.mark.parametrize(("conf", "says"), [("[1]", "not a JSON object"), ("{", "not JSON")])
+def test_a_conf_that_is_no_json(conf, says):
+    result = CliRunner().invoke(cli.commands, ["explain", "digits", "--conf", conf])
+    assert result.exit_code == 2
+    assert says in result.output
