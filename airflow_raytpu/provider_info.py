@@ -24,8 +24,9 @@ def get_provider_info() -> dict[str, Any]:
             }
         ],
         "operators": _modules("operators.cluster", "operators.train", "operators.inference", "operators.serve"),
+        "sensors": _modules("sensors.capacity"),
         "hooks": _modules("hooks.raytpu"),
-        "triggers": _modules("triggers.watch"),
+        "triggers": _modules("triggers.watch", "triggers.capacity"),
         "extra-links": [
             "airflow_raytpu.links.RayDashboardLink",
             "airflow_raytpu.links.CheckpointLink",

@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import os
 import shutil
+import signal
 import tempfile
 import threading
 import time
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from airflow_raytpu.backends.simulated import cluster
 from airflow_raytpu.backends.simulated.backend import SimulatedBackend
 from airflow_raytpu.backends.simulated.cluster import Cluster
 from airflow_raytpu.backends.simulated.processes import ProcessId, members
-from airflow_raytpu.backends.simulated.state import Phase
+from airflow_raytpu.backends.simulated.state import Phase, Slice
 from airflow_raytpu.model.deadlines import Deadlines
 from airflow_raytpu.model.identity import Identity
 from airflow_raytpu.model.observation import Observation
@@ -106,8 +107,8 @@ def wait_until_settled(root: Path, request: RayRequest, within_s: float = START_
     return wait_for(settled, within_s)
 
 
-def start_ready(root: Path, request: RayRequest) -> Cluster:
-    cluster.start(root, request)
+def start_ready(root: Path, request: RayRequest, also: Sequence[str] = ()) -> Cluster:
+    cluster.start(root, request, also)
     found = wait_until_settled(root, request)
     assert found.record.phase is Phase.READY, found.record.detail
     return found
@@ -153,7 +154,7 @@ class SimulatedCluster:
             backend = SimulatedBackend(self.root)
             try:
                 async with asyncio.timeout(within_s):
-                    while not await backend.ensure(request):  # noqa: ASYNC110 - backends are polled
+                    while not await backend.ensure(request):
                         await asyncio.sleep(0.2)
                     while True:
                         seen = await backend.observe(request)
@@ -164,6 +165,18 @@ class SimulatedCluster:
                 await backend.close()
 
         return asyncio.run(to_the_end())
+
+    def slices(self) -> list[Slice]:
+        """The slices as the supervisor has them now; the requested shape comes first."""
+        now = cluster.attach(self.root, self.request.name)
+        assert now is not None
+        return list(now.record.slices)
+
+    def kill_host(self, slice_index: int, worker_id: int) -> None:
+        """Kill one host's raylet, as a preemption does, and return once nothing of the host is left. For good."""
+        host = self.slices()[slice_index].hosts[worker_id]
+        os.kill(host.raylet, signal.SIGKILL)
+        wait_for(lambda: not self.slices()[slice_index].hosts[worker_id].alive)
 
     def log(self, request: RayRequest) -> str:
         """The whole log of a job that has ended."""
@@ -197,11 +210,14 @@ def beating(root: Path, request: RayRequest, every_s: float = TTL_S / 6) -> Iter
 
 
 @contextlib.contextmanager
-def running_cluster(tpu_slice: str = "v6e:4x4") -> Iterator[SimulatedCluster]:
-    """A ready cluster that is kept alive meanwhile, and after which nothing is left."""
+def running_cluster(tpu_slice: str = "v6e:4x4", also: Sequence[str] = ()) -> Iterator[SimulatedCluster]:
+    """A ready cluster that is kept alive meanwhile, and after which nothing is left.
+
+    :param also: further slices of any shape beside it, ``running_cluster("v6e:2x2", also=["v6e:4x4"])``.
+    """
     with short_folder() as root:
         request = cluster_request("shared", tpu_slice)
-        found = start_ready(root, request)
+        found = start_ready(root, request, also)
         try:
             with beating(root, request):
                 yield SimulatedCluster(root, request, found)

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from airflow_raytpu.model.observation import Observation
 from airflow_raytpu.model.request import RayRequest
+from airflow_raytpu.model.slices import SliceState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +51,22 @@ class Backend(Protocol):
         ...
 
     async def stop(self, request: RayRequest) -> None:
-        """End the work and free its slice: stop the job, and delete the cluster it owns. Nothing to stop is no error."""
+        """End the work and free its slice: stop the job, delete the cluster it owns. Nothing to stop is no error."""
         ...
 
     async def delete(self, request: RayRequest) -> None:
         """Remove everything of the request and return when it is gone. Nothing to remove is no error."""
+        ...
+
+    async def slices(self, cluster_name: str | None = None) -> list[SliceState]:
+        """The slices of one cluster as they are now, or of every cluster of ours that lives there.
+
+        To name a cluster is a sign of life for it; to look at all is not. A slice of a cluster that is still coming up
+        is ``STARTING``; where all are looked at, those of a cluster that does not answer are ``BROKEN``.
+
+        :raises LostError: there is no such cluster, or it ended.
+        :raises BackendUnreachable: no answer; ask again.
+        """
         ...
 
     async def close(self) -> None:

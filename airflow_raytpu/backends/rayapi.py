@@ -11,12 +11,14 @@ import contextlib
 import json
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
+from urllib.parse import urlencode
 
 import aiohttp
 import tenacity
 
 from airflow_raytpu.backends import raystatuses
 from airflow_raytpu.backends.raypool import Connections
+from airflow_raytpu.backends.rayslices import Listing, Row
 from airflow_raytpu.backends.raystatuses import Job
 from airflow_raytpu.model.errors import BackendUnreachable, RequestError
 
@@ -29,6 +31,8 @@ _PING_S = 20.0
 _IDLE_S = 2.0
 _REOPEN_S = 1.0
 _SHOWN = 500
+_ROWS = 10_000
+"""The most that the state API gives (Ray 2.60)."""
 
 
 class _Refused(Exception):
@@ -61,7 +65,7 @@ class RayApi:
 
     async def version(self) -> dict[str, Any]:
         """Ray's version and session name."""
-        return await self._get("/api/version")
+        return dict(await self._get("/api/version"))
 
     async def submit_job(
         self, submission_id: str, entrypoint: str, runtime_env: Mapping[str, Any], metadata: Mapping[str, str]
@@ -128,9 +132,31 @@ class RayApi:
                         yield chunk[max(0, offset - start) :]
                         offset = at
 
+    async def listing(self) -> Listing:
+        """Nodes, and what is known of who holds what, each as Ray has it at this moment."""
+        nodes, groups, creating, living, tasks, jobs = await asyncio.gather(
+            self._rows("nodes"),
+            self._rows("placement_groups", "state", "!=", "REMOVED"),
+            self._rows("actors", "state", "=", "PENDING_CREATION"),
+            self._rows("actors", "state", "=", "ALIVE"),
+            self._rows("tasks", "state", "=", "RUNNING"),
+            self._get("/api/jobs/"),
+        )
+        return Listing(nodes=nodes, groups=groups, actors=[*creating, *living], tasks=tasks, jobs=jobs)
+
+    async def _rows(self, what: str, *condition: str) -> list[Row]:
+        """Rows of Ray's state API that meet *condition*: a column, ``=`` or ``!=``, and a value."""
+        names = ("filter_keys", "filter_predicates", "filter_values")
+        asked = {"detail": "1", "limit": str(_ROWS), **dict(zip(names, condition, strict=False))}
+        answer = await self._get(f"/api/v0/{what}?{urlencode(asked)}")
+        try:
+            return list(answer["data"]["result"]["result"])
+        except (KeyError, TypeError) as error:
+            raise BackendUnreachable(f"{self._url} lists its {what} in a form that is not known.") from error
+
     async def serve_status(self) -> dict[str, Any]:
         """Serve's applications and their deployments, as Ray says it."""
-        return await self._get("/api/serve/applications/")
+        return dict(await self._get("/api/serve/applications/"))
 
     async def put_serve(self, config: Mapping[str, Any]) -> None:
         """Make Serve's applications what *config* says.
@@ -174,12 +200,11 @@ class RayApi:
         text = await self._ask_if_there("GET", f"/api/jobs/{submission_id}/logs")
         return json.loads(text)["logs"].encode() if text is not None else b""
 
-    async def _get(self, path: str) -> dict[str, Any]:
+    async def _get(self, path: str) -> Any:
         try:
-            value = json.loads(await self._ask("GET", path))
+            return json.loads(await self._ask("GET", path))
         except (_Refused, ValueError) as error:
             raise BackendUnreachable(f"{self._url}{path} is not Ray's: {error}.", "Look what listens there.") from error
-        return dict(value)
 
     async def _ask_if_there(self, method: str, path: str) -> str | None:
         try:

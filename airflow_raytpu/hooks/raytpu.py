@@ -84,6 +84,21 @@ class RayTpuHook(BaseHook):
             return self._without_connection(error)
         return self._read(connection)
 
+    async def same_place(self, *, stated: bool) -> Place:
+        """As :meth:`aplace`, for a trigger that goes on with what a worker began.
+
+        :param stated: a connection was there when the work began.
+        :raises RequestError: it is gone.
+        """
+        place = await self.aplace()
+        if stated and not place.stated:
+            # Airflow reports a secrets backend in trouble as a connection that does not exist.
+            raise RequestError(
+                f"Connection {self.conn_id} was there when this task began and is gone.",
+                "Add it again, or clear the task.",
+            )
+        return place
+
     @property
     def storage(self) -> str:
         """URI of the storage root, for tasks that put data beside the runs; from synchronous code."""

@@ -19,16 +19,16 @@ from airflow_raytpu.hooks.raytpu import Place, RayTpuHook, setting
 from airflow_raytpu.model.errors import (
     BackendUnreachable,
     ForeignObjectError,
+    LostError,
     NoResultError,
     PlaceError,
     RayTpuError,
-    RequestError,
 )
 from airflow_raytpu.model.observation import ClusterState, JobState, Observation
 from airflow_raytpu.model.request import RayRequest
 from airflow_raytpu.model.verdict import Phase, Verdict, judge
 from airflow_raytpu.storage import attempts, objects
-from airflow_raytpu.triggers import ownership
+from airflow_raytpu.triggers import capacity, ownership
 from airflow_raytpu.triggers.relay import Relay
 
 QUIET_S = 60.0
@@ -145,8 +145,9 @@ class Watch:
     async def _observe(self) -> Observation:
         try:
             async with asyncio.timeout(_CALL_LIMIT_S):
-                return await self._backend.observe(self._request)
-        except BackendUnreachable as error:
+                seen = await self._backend.observe(self._request)
+                return await capacity.proven(self._backend, self._request, seen)
+        except (BackendUnreachable, LostError) as error:
             return Observation.unreachable(error.cause)
         except TimeoutError:
             return Observation.unreachable(f"no answer in {_CALL_LIMIT_S:.0f} s")
@@ -287,14 +288,7 @@ class WatchTrigger(BaseTrigger):
             await backend.stop(request)
 
     async def _place(self) -> Place:
-        place = await RayTpuHook(self.conn_id).aplace()
-        if self.stated and not place.stated:
-            # Airflow reports a secrets backend in trouble as a connection that does not exist.
-            raise RequestError(
-                f"Connection {self.conn_id} was there when this task began and is gone.",
-                "Add it again, or clear the task.",
-            )
-        return place
+        return await RayTpuHook(self.conn_id).same_place(stated=self.stated)
 
     async def _offset(self, request: RayRequest) -> int:
         note = await asyncio.to_thread(objects.read_json, request.outbox("tail"))

@@ -31,6 +31,12 @@ def stopped(*_):
 
 signal.signal(signal.SIGTERM, stopped)
 put("progress", {"phase": "training", "at": time.time(), "done": 1, "total": 2, "unit": "step"})
+if do.get("hold"):
+    import ray
+    from ray.util.tpu import slice_placement_group
+    ray.init(log_to_driver=False)
+    slice_placement_group(**do["hold"]).placement_group.wait(60)
+    put("held", {})
 for number in range(do.get("lines", 0)):
     print(f"zeile {number} ä€")
 while do.get("wait_for") and not os.path.exists(do["wait_for"]):

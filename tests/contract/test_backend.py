@@ -14,6 +14,7 @@ from airflow_raytpu.model.errors import ForeignObjectError, LostError
 from airflow_raytpu.model.identity import Identity
 from airflow_raytpu.model.observation import ClusterState, JobState, Observation
 from airflow_raytpu.model.request import RayRequest
+from airflow_raytpu.model.slices import SliceCondition, SliceState
 from airflow_raytpu.model.verdict import Phase, judge
 from airflow_raytpu.storage import objects
 from tests.contract.harness import Harness
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.cluster
 
 async def submit(backend: Backend, request: RayRequest) -> None:
     async with asyncio.timeout(60):
-        while not await backend.ensure(request):  # noqa: ASYNC110 - backends are polled
+        while not await backend.ensure(request):
             await asyncio.sleep(0.1)
 
 
@@ -178,6 +179,42 @@ async def test_what_never_was_is_absent(harness: Harness) -> None:
         await harness.backend.ensure(orphan)
     seen = await harness.backend.observe(orphan)
     assert (seen.cluster, seen.job) == (ClusterState.ABSENT, JobState.ABSENT)
+
+
+async def pictures(backend: Backend, cluster: str, wanted: Callable[[SliceState], bool]) -> SliceState:
+    """The one slice of the cluster once it is as *wanted*."""
+    async with asyncio.timeout(30):
+        while True:
+            (state,) = await backend.slices(cluster)
+            if wanted(state):
+                return state
+            await asyncio.sleep(0.1)
+
+
+async def test_a_slice_is_idle_before_and_after_a_job_and_held_by_it_meanwhile(harness: Harness) -> None:
+    backend, name = harness.backend, harness.cluster.name
+    before = await pictures(backend, name, lambda state: state.condition is SliceCondition.IDLE)
+    assert (before.cluster, before.shape, before.hosts, before.present) == (name, "v6e:4x4", 4, (0, 1, 2, 3))
+    assert before.since > 0
+    job = harness.job(wait_for=str(harness.scratch / "go"), hold={"topology": "4x4", "accelerator_version": "v6e"})
+    await submit(backend, job)
+    held = await pictures(backend, name, lambda state: state.condition is SliceCondition.BUSY)
+    (holder,) = held.holders
+    assert (holder.job, holder.owner) == (job.name, job.identity)
+    assert held.since > before.since
+    # Seen by whoever looks, and also by who names no cluster.
+    other = harness.open()
+    assert held.name in [state.name for state in await other.slices() if state.cluster == name]
+    await other.close()
+    (harness.scratch / "go").touch()
+    await ended(backend, job)
+    after = await pictures(backend, name, lambda state: state.condition is SliceCondition.IDLE)
+    assert after == before
+
+
+async def test_a_cluster_that_never_was_has_no_slices(harness: Harness) -> None:
+    with pytest.raises(LostError, match="no-such-cluster"):
+        await harness.backend.slices("no-such-cluster")
 
 
 async def test_a_result_of_another_attempt_is_not_believed(harness: Harness) -> None:

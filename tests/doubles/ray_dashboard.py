@@ -20,6 +20,7 @@ class RayDashboard:
     A fault is an HTTP status, or ``drop`` (carried out, then the connection is cut instead of an answer), ``cut`` (cut
     in the middle of the answer's body) or ``slow`` (no answer at all).
 
+    :param rows: what the state API lists, by its last word of the path.
     :param log_batches: what each connection to a log sends before it closes; the last one serves all later connections.
     :param log_stays_open: a connection to a log is not closed from this side.
     """
@@ -33,6 +34,7 @@ class RayDashboard:
     serve: dict[str, Any] = field(default_factory=lambda: {"applications": {}})
     faults: list[int | str] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
+    rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     url: str = ""
 
     @contextlib.asynccontextmanager
@@ -42,6 +44,8 @@ class RayDashboard:
             [
                 web.get("/api/version", self._version),
                 web.post("/api/jobs/", self._submit),
+                web.get("/api/jobs/", self._jobs),
+                web.get("/api/v0/{what}", self._rows),
                 web.get("/api/jobs/{id}", self._job),
                 web.post("/api/jobs/{id}/stop", self._stop),
                 web.delete("/api/jobs/{id}", self._delete),
@@ -102,6 +106,20 @@ class RayDashboard:
             return web.Response(status=400, text="entrypoint is missing")
         self.jobs[name] = {**body, "status": "RUNNING", "message": "Job is currently running."}
         return web.json_response({"submission_id": name})
+
+    async def _jobs(self, _: web.Request) -> web.Response:
+        return web.json_response([{**job, "submission_id": name} for name, job in self.jobs.items()])
+
+    async def _rows(self, request: web.Request) -> web.Response:
+        asked = request.query
+        if int(asked.get("limit", 100)) > 10_000:
+            return web.Response(status=400, text="Given limit exceeds the supported limit 10000.")
+        rows = self.rows.get(request.match_info["what"], [])
+        if column := asked.get("filter_keys"):
+            equal = {"=": True, "!=": False}[asked["filter_predicates"]]
+            rows = [row for row in rows if (row.get(column) == asked["filter_values"]) is equal]
+        # Only what is asked for in detail has labels' neighbours, such as times and bundles.
+        return web.json_response({"result": True, "data": {"result": {"result": rows if "detail" in asked else []}}})
 
     async def _job(self, request: web.Request) -> web.Response:
         return web.json_response(self._found(request))

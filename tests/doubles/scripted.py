@@ -7,13 +7,15 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from airflow_raytpu.backends.base import LogLine
+from airflow_raytpu.model.identity import Identity
 from airflow_raytpu.model.observation import ClusterState, JobState, Observation, Progress
 from airflow_raytpu.model.request import RayRequest
 from airflow_raytpu.model.result import Outcome
+from airflow_raytpu.model.slices import Holder, SliceCondition, SliceState
 
 
 class ScriptedBackend:
-    """Each of *sights* and *accepts* is used once, the last for ever; an exception among them is raised.
+    """Each of *sights*, *accepts* and *pictures* is used once, the last for ever; an exception among them is raised.
 
     :ivar calls: what was asked of it, as ``(verb, name)``.
     """
@@ -26,11 +28,13 @@ class ScriptedBackend:
         accepts: Iterable[bool | Exception] = (True,),
         lines: Iterable[LogLine | Exception] = (),
         stops: Iterable[Exception | None] = (None,),
+        pictures: Iterable[list[SliceState] | Exception] = ([],),
     ) -> None:
         self.sights = list(sights)
         self.accepts = list(accepts)
         self.lines = list(lines)
         self.stops = list(stops)
+        self.pictures = list(pictures)
         self.calls: list[tuple[str, str]] = []
         self.requests: list[RayRequest] = []
         self.closed = 0
@@ -61,6 +65,10 @@ class ScriptedBackend:
 
     async def delete(self, request: RayRequest) -> None:
         self.calls.append(("delete", request.name))
+
+    async def slices(self, cluster_name: str | None = None) -> list[SliceState]:
+        self.calls.append(("slices", cluster_name or ""))
+        return _next(self.pictures)
 
     async def close(self) -> None:
         self.closed += 1
@@ -137,6 +145,27 @@ def ready(**facts: Any) -> Observation:
 
 def starting(job: JobState | None = None) -> Observation:
     return Observation(cluster=ClusterState.STARTING, job=job)
+
+
+def tpu_slice(condition: str = "idle", **changes: Any) -> SliceState:
+    """A ``v6e:4x4`` of cluster ``shared``; busy is with ``digits/train``, broken without its host 2."""
+    train = Identity(deployment="d", dag_id="digits", task_id="train", run_id="r")
+    more: dict[str, Any] = {
+        "busy": {"holders": (Holder(job="digits-train-x", owner=train),)},
+        "broken": {"present": (0, 1, 3), "fault": "host 2 of 4 missing"},
+    }.get(condition, {})
+    return SliceState(
+        **{
+            "cluster": "shared",
+            "name": "shared-0",
+            "shape": "v6e:4x4",
+            "hosts": 4,
+            "present": (0, 1, 2, 3),
+            "condition": SliceCondition(condition),
+            **more,
+            **changes,
+        }
+    )
 
 
 def _next(script: list[Any]) -> Any:

@@ -28,6 +28,7 @@ def place_with(monkeypatch, tmp_path):
             return place
 
         monkeypatch.setattr(RayTpuHook, "aplace", aplace)
+        monkeypatch.setattr(RayTpuHook, "place", lambda self: place)
         return place
 
     return make

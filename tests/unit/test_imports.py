@@ -21,7 +21,9 @@ OURS = [
     "airflow_raytpu.operators.serve",
     "airflow_raytpu.operators.train",
     "airflow_raytpu.provider_info",
+    "airflow_raytpu.sensors.capacity",
     "airflow_raytpu.storage.staging",
+    "airflow_raytpu.triggers.capacity",
     "airflow_raytpu.triggers.watch",
 ]
 
@@ -57,9 +59,9 @@ def test_the_package_alone_loads_no_airflow():
 
 def test_every_public_name_is_there():
     import airflow_raytpu
-    from airflow_raytpu import operators
+    from airflow_raytpu import operators, sensors
 
-    for module in (airflow_raytpu, operators):
+    for module in (airflow_raytpu, operators, sensors):
         assert [name for name in module.__all__ if not hasattr(module, name)] == []
         assert dir(module) == sorted(module.__all__)
         with pytest.raises(AttributeError, match="no attribute 'nothing'"):

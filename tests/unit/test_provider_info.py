@@ -28,7 +28,7 @@ def test_it_names_nothing_that_airflow_does_not_know(schema):
 
 def test_everything_it_names_is_there():
     info = get_provider_info()
-    for kind in ("operators", "hooks", "triggers"):
+    for kind in ("operators", "sensors", "hooks", "triggers"):
         for entry in info[kind]:
             for module in entry["python-modules"]:
                 import_module(module)

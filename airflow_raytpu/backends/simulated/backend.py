@@ -9,9 +9,10 @@ from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 
-from airflow_raytpu.backends import outbox, raylines
+from airflow_raytpu.backends import outbox, raylines, rayslices
 from airflow_raytpu.backends.base import LogLine
 from airflow_raytpu.backends.rayapi import RayApi
+from airflow_raytpu.backends.rayslices import OWNER
 from airflow_raytpu.backends.simulated import cluster, seen
 from airflow_raytpu.backends.simulated.cluster import Cluster
 from airflow_raytpu.backends.simulated.state import Phase
@@ -25,8 +26,8 @@ from airflow_raytpu.model.errors import (
 )
 from airflow_raytpu.model.observation import ClusterState, JobState, Observation
 from airflow_raytpu.model.request import RayRequest
+from airflow_raytpu.model.slices import SliceCondition, SliceState
 
-_OWNER = "raytpu.owner"
 _POLL_S = 1.0
 _STOP_WITHIN_S = 36.0
 """A little more than the 30 s that Ray leaves a job between SIGTERM and SIGKILL here."""
@@ -100,6 +101,18 @@ class SimulatedBackend:
         if found is not None and request.kind.is_job and not found.lost and found.record.phase is Phase.READY:
             await self._api(found).delete_job(request.name)
 
+    async def slices(self, cluster_name: str | None = None) -> list[SliceState]:
+        if cluster_name is None:
+            clusters = await asyncio.to_thread(cluster.living, self._root)
+            pictures = await asyncio.gather(*map(self._slices_or_fault, clusters))
+            return [state for picture in pictures for state in picture]
+        found = await asyncio.to_thread(cluster.attach, self._root, cluster_name)
+        if found is None or not found.serves:
+            why = (found.lost or found.record.detail) if found else ""
+            raise LostError(f"There is no cluster {cluster_name}. {why}".strip(), "Run its cluster task again.")
+        found.beat()
+        return await self._slices(found)
+
     async def close(self) -> None:
         apis, self._apis = list(self._apis.values()), {}
         for api in apis:
@@ -134,10 +147,10 @@ class SimulatedBackend:
             request.name,
             entrypoint=f"python -m airflow_raytpu.runtime {shlex.quote(uri)}",
             runtime_env={"working_dir": request.code},
-            metadata={_OWNER: owner},
+            metadata={OWNER: owner},
         )
         if there is not None:
-            submitter = there.metadata.get(_OWNER, "nobody that is known")
+            submitter = there.metadata.get(OWNER, "nobody that is known")
             _refuse_foreign(f"Job {request.name} on cluster {found.record.name}", submitter, request)
         found.note_submitted(request.name, owner)
 
@@ -151,6 +164,19 @@ class SimulatedBackend:
         if not is_job or found.lost or seen.cluster_state(found.record) is not ClusterState.READY:
             return seen.without_job(found.record, found.lost, is_job=is_job, submitted=submitted)
         return seen.with_job(found.record, await self._api(found).get_job(request.name), submitted=submitted)
+
+    async def _slices(self, found: Cluster) -> list[SliceState]:
+        name, due = found.record.name, seen.slices_due(found.record)
+        if found.record.phase is not Phase.READY:
+            return rayslices.unseen(name, due, SliceCondition.STARTING)
+        return rayslices.slices(name, await self._api(found).listing(), due)
+
+    async def _slices_or_fault(self, found: Cluster) -> list[SliceState]:
+        try:
+            return await self._slices(found)
+        except BackendUnreachable:
+            due = seen.slices_due(found.record)
+            return rayslices.unseen(found.record.name, due, SliceCondition.BROKEN, "its Ray does not answer")
 
     async def _submitted(self, request: RayRequest) -> Cluster | None:
         """The cluster once the request is submitted there; ``None`` when that can no longer come."""

@@ -14,6 +14,7 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from airflow_raytpu.backends.simulated.processes import MARK, end, members, wait
 from airflow_raytpu.backends.simulated.state import Phase, Record
 from airflow_raytpu.model.errors import BackendUnreachable, ClusterError, ForeignObjectError
 from airflow_raytpu.model.request import RayRequest
+from airflow_raytpu.placement.topology import TpuSlice
 
 _FOLDER_LIMIT = 64
 """Longest folder, in bytes: sockets below it take up to 42 more, and a Unix socket's path ends at 107."""
@@ -47,6 +49,11 @@ class Cluster:
         if supervisor is None or self.record.phase is Phase.FAILED or supervisor.alive():
             return ""
         return f"The supervisor of cluster {self.record.name} (pid {supervisor.pid}) died."
+
+    @property
+    def serves(self) -> bool:
+        """Whether it is up, or coming up."""
+        return self.record.phase in {Phase.STARTING, Phase.READY} and not self.lost
 
     def token(self) -> str:
         """:raises BackendUnreachable: the cluster has just gone."""
@@ -98,9 +105,22 @@ def attach(root: Path, name: str) -> Cluster | None:
     return Cluster(root / name, record) if record is not None else None
 
 
-def start(root: Path, request: RayRequest) -> Cluster:
+def living(root: Path) -> list[Cluster]:
+    """The clusters under *root* that serve or will; what is no cluster of this version is passed over."""
+    found = []
+    for folder in sorted(root.iterdir()) if root.is_dir() else ():
+        with contextlib.suppress(ClusterError):
+            each = attach(root, folder.name)
+            if each is not None and each.serves:
+                found.append(each)
+    return found
+
+
+def start(root: Path, request: RayRequest, also: Sequence[str] = ()) -> Cluster:
     """Create the cluster of *request*, or adopt it where the same owner has created it already.
 
+    :param also: further slices beside the requested one, for trying out what happens on clusters of mixed shapes.
+    :raises SliceShapeError: there is no such further slice.
     :raises ForeignObjectError: another owner has the name.
     :raises ClusterError: it cannot be created here.
     """
@@ -111,7 +131,7 @@ def start(root: Path, request: RayRequest) -> Cluster:
         found = None
     if found is None:
         _check(root / name)
-        _claim(root, request)
+        _claim(root, request, also)
         found = attach(root, name)
         if found is None:
             raise ClusterError(f"Cluster {name} was removed while it was being created.")
@@ -208,9 +228,10 @@ def _check(folder: Path) -> None:
         raise ClusterError("Simulated slices need Ray, which is not installed.", "pip install 'airflow-raytpu[local]'")
 
 
-def _claim(root: Path, request: RayRequest) -> None:
+def _claim(root: Path, request: RayRequest, also: Sequence[str]) -> None:
     """Fill a folder under another name, then rename it: the first to do so has the cluster, and nobody sees half."""
     folder = root / request.cluster_name
+    record = _first_record(request, folder, also)
     new = root / f".new-{secrets.token_hex(8)}"
     try:
         for part in (new, new / "home", new / "jobs"):
@@ -218,7 +239,7 @@ def _claim(root: Path, request: RayRequest) -> None:
         state.write_private(new / "token", secrets.token_hex(32))
         state.write_private(new / "request.json", json.dumps(request.to_dict()))
         (new / "heartbeat").touch()
-        state.write(new, _first_record(request, folder))
+        state.write(new, record)
         new.rename(folder)
     except OSError as error:
         shutil.rmtree(new, ignore_errors=True)
@@ -226,13 +247,14 @@ def _claim(root: Path, request: RayRequest) -> None:
             raise ClusterError(f"{folder} cannot be made: {error}.", "Free space, or set RAYTPU_SIM_ROOT.") from error
 
 
-def _first_record(request: RayRequest, folder: Path) -> Record:
+def _first_record(request: RayRequest, folder: Path, also: Sequence[str]) -> Record:
     return Record(
         name=request.cluster_name,
         uid=secrets.token_hex(8),
         owner=request.identity.owner(),
         identity=request.identity.to_dict(),
         slice=request.slice,
+        also=tuple(str(TpuSlice.parse(text)) for text in also),
         ttl_s=request.ttl_s,
         created_at=time.time(),
         token_path=str(folder / "token"),
@@ -254,10 +276,10 @@ def _spawn(found: Cluster) -> None:
 
 
 def _interpreter(folder: Path) -> str:
-    """This interpreter under a name without blanks.
+    """The interpreter that runs now, under a name without blanks.
 
-    Ray hands a worker's command to ``bash -c`` unquoted (2.60, ``runtime_env/context.py``), so that no worker would ever
-    start in an environment that lies in a path with spaces; a link to the environment lies in *folder*.
+    Ray hands a worker's command to ``bash -c`` unquoted (2.60, ``runtime_env/context.py``), so that no worker would
+    ever start in an environment that lies in a path with spaces; a link to the environment lies in *folder*.
     """
     if shlex.quote(sys.executable) == sys.executable:
         return sys.executable

@@ -75,7 +75,7 @@ HOSTS_LIMIT = 240
 
 
 def cluster_environment(inherited: Mapping[str, str], place: ClusterPlace, chips_per_host: int) -> dict[str, str]:
-    """The environment of every node of the cluster."""
+    """The environment of every node of the cluster; a host has its own number of devices."""
     kept = {name: value for name, value in inherited.items() if not name.startswith(_FOREIGN)}
     return {
         **kept,
@@ -86,7 +86,7 @@ def cluster_environment(inherited: Mapping[str, str], place: ClusterPlace, chips
         "RAY_AUTH_TOKEN_PATH": str(place.folder / "token"),
         "RAYTPU_ENDPOINT": place.endpoint,
         "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={chips_per_host}",
+        "XLA_FLAGS": _devices(chips_per_host),
         MARK: place.uid,
     }
 
@@ -99,4 +99,9 @@ def host_environment(tpu_slice: TpuSlice, slice_name: str, worker_id: int, profi
         "TPU_TOPOLOGY": tpu_slice.topology,
         "TPU_ACCELERATOR_TYPE": plan(tpu_slice).pod_type,
         "JAX_PROFILER_PORT": str(profiler_port),
+        "XLA_FLAGS": _devices(tpu_slice.chips_per_host),
     }
+
+
+def _devices(chips: int) -> str:
+    return f"--xla_force_host_platform_device_count={chips}"

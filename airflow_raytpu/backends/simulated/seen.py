@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from airflow_raytpu.backends.raystatuses import Job
+from airflow_raytpu.backends.simulated.cluster import short_name
 from airflow_raytpu.backends.simulated.state import Phase, Record
 from airflow_raytpu.model.observation import ClusterState, JobState, Observation
+from airflow_raytpu.placement.topology import TpuSlice
 
 _CLUSTER = {
     Phase.STARTING: ClusterState.STARTING,
@@ -12,6 +16,13 @@ _CLUSTER = {
     Phase.STOPPING: ClusterState.STOPPING,
     Phase.FAILED: ClusterState.FAILED,
 }
+
+
+def slices_due(record: Record) -> dict[str, TpuSlice]:
+    """The slices that the cluster has or will have, by name and one by one; what was asked for comes first."""
+    asked = [TpuSlice.parse(text) for text in (record.slice, *record.also)]
+    single = [replace(each, num_slices=1) for each in asked for _ in range(each.num_slices)]
+    return {f"{short_name(record.name)}-{index}": shape for index, shape in enumerate(single)}
 
 
 def cluster_state(record: Record) -> ClusterState:

@@ -41,7 +41,13 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
+    """One simulated slice.
+
+    :param shape: canonical slice text.
+    """
+
     name: str
+    shape: str
     chips_per_host: int
     hosts: tuple[Host, ...]
 
@@ -61,6 +67,7 @@ class Record:
     """One cluster, as its ``state.json`` says.
 
     :param owner: ``Identity.owner()`` of who asked for it; ``identity`` is the same in full.
+    :param slice: canonical text of what was asked for; ``also`` of further slices beside it.
     :param supervisor: ``None`` until it runs.
     :param address: ``ip:port`` of the head's GCS; the three addresses are empty until they are chosen.
     :param endpoint: base URL on which Serve must listen.
@@ -75,6 +82,7 @@ class Record:
     ttl_s: float
     created_at: float
     token_path: str
+    also: tuple[str, ...] = ()
     phase: Phase = Phase.STARTING
     supervisor: ProcessId | None = None
     address: str = ""
@@ -111,6 +119,7 @@ class Record:
             **{
                 **data,
                 "phase": Phase(data["phase"]),
+                "also": tuple(data["also"]),
                 "supervisor": _process(data["supervisor"]),
                 "slices": tuple(_slice(part) for part in data["slices"]),
             }
@@ -179,4 +188,4 @@ def _process(data: Mapping[str, Any] | None) -> ProcessId | None:
 
 def _slice(data: Mapping[str, Any]) -> Slice:
     hosts = tuple(Host(**{**host, "launcher": _process(host["launcher"])}) for host in data["hosts"])
-    return Slice(name=data["name"], chips_per_host=data["chips_per_host"], hosts=hosts)
+    return Slice(**{**data, "hosts": hosts})

@@ -6,6 +6,7 @@ the TTL, or the head is lost. Whatever ends it ends every Ray process: by its ow
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import signal
@@ -17,12 +18,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from airflow_raytpu.backends.simulated import cluster, environment, nodes, proof, state, witness
+from airflow_raytpu.backends.simulated import cluster, environment, nodes, proof, seen, state, witness
 from airflow_raytpu.backends.simulated.claims import Machine, folder_claim
 from airflow_raytpu.backends.simulated.processes import NODES, ProcessId, adopt_orphans, end, family, members, reap
 from airflow_raytpu.backends.simulated.state import Host, Phase, Record, Slice
 from airflow_raytpu.model.errors import ClusterError, RayTpuError
-from airflow_raytpu.placement.topology import TpuSlice
 
 _log = logging.getLogger("raytpu.supervisor")
 
@@ -50,7 +50,8 @@ class Supervisor:
     def __init__(self, folder: Path, record: Record) -> None:
         self._folder = folder
         self._record = record
-        self._slice = TpuSlice.parse(record.slice)
+        self._due = seen.slices_due(record)
+        self._shapes = list(self._due.values())
         self._machine = Machine()
         self._heartbeat = _Heartbeat(folder)
         self._told_to_stop = threading.Event()
@@ -82,7 +83,7 @@ class Supervisor:
 
     def _start(self) -> None:
         place = self._place()
-        chosen = environment.cluster_environment(os.environ, place, self._slice.chips_per_host)
+        chosen = environment.cluster_environment(os.environ, place, self._shapes[0].chips_per_host)
         os.environ.clear()
         os.environ.update(chosen)
         witness.import_ray()
@@ -99,9 +100,11 @@ class Supervisor:
         self._write(phase=Phase.READY, detail="")
 
     def _place(self) -> environment.ClusterPlace:
-        if self._slice.total_hosts > environment.HOSTS_LIMIT:
+        hosts = sum(shape.hosts for shape in self._shapes)
+        if hosts > environment.HOSTS_LIMIT:
             raise ClusterError(
-                f"{self._slice} has {self._slice.total_hosts} hosts; {environment.HOSTS_LIMIT} can be simulated.",
+                f"{', '.join((self._record.slice, *self._record.also))} has {hosts} hosts; "
+                f"{environment.HOSTS_LIMIT} can be simulated.",
                 "Use a smaller slice.",
             )
         return environment.ClusterPlace(
@@ -114,14 +117,15 @@ class Supervisor:
         )
 
     def _slices(self, place: environment.ClusterPlace) -> tuple[Slice, ...]:
-        size = self._slice.hosts
+        number = itertools.count()
         return tuple(
             Slice(
-                name=f"{cluster.short_name(self._record.name)}-{index}",
-                chips_per_host=self._slice.chips_per_host,
-                hosts=tuple(Host(worker_id=worker, ip=place.host_ip(index * size + worker)) for worker in range(size)),
+                name=name,
+                shape=str(shape),
+                chips_per_host=shape.chips_per_host,
+                hosts=tuple(Host(worker_id=worker, ip=place.host_ip(next(number))) for worker in range(shape.hosts)),
             )
-            for index in range(self._slice.num_slices)
+            for name, shape in self._due.items()
         )
 
     def _plans(self, place: environment.ClusterPlace, dashboard_port: int) -> list[_Due]:
@@ -139,7 +143,7 @@ class Supervisor:
         return [(None, head), *self._host_plans(place, folder)]
 
     def _host_plans(self, place: environment.ClusterPlace, folder: Path) -> Iterator[_Due]:
-        for index, part in enumerate(self._record.slices):
+        for index, (part, shape) in enumerate(zip(self._record.slices, self._shapes, strict=True)):
             for host in part.hosts:
                 worker, port = host.worker_id, self._machine.port()
                 yield (
@@ -151,7 +155,7 @@ class Supervisor:
                         cpus=_HOST_CPUS,
                         chips=part.chips_per_host,
                         object_store=_HOST_STORE,
-                        environment=environment.host_environment(self._slice, part.name, worker, port),
+                        environment=environment.host_environment(shape, part.name, worker, port),
                     ),
                 )
 
@@ -191,7 +195,7 @@ class Supervisor:
         return True
 
     def _prove(self, place: environment.ClusterPlace) -> None:
-        wanted = [proof.SliceShould.of(part.name, self._slice) for part in self._record.slices]
+        wanted = [proof.SliceShould.of(name, shape) for name, shape in self._due.items()]
         deadline = time.monotonic() + START_WITHIN_S
         while True:
             found = proof.faults(witness.ray_nodes(place.address), wanted)

@@ -73,6 +73,28 @@ async def test_a_submission_whose_answer_was_lost_is_not_made_twice(ray: RayDash
     assert len(ray.jobs) == 1
 
 
+async def test_who_holds_what_is_listed_in_detail_and_without_the_dead(ray: RayDashboard, api: RayApi) -> None:
+    ray.rows = {
+        "nodes": [{"node_id": "a", "state": "ALIVE"}, {"node_id": "b", "state": "DEAD"}],
+        "placement_groups": [{"state": "CREATED"}, {"state": "REMOVED"}, {"state": "RESCHEDULING"}],
+        "actors": [{"state": "DEAD"}, {"state": "PENDING_CREATION"}, {"state": "ALIVE"}],
+        "tasks": [{"state": "FINISHED"}, {"state": "RUNNING"}],
+    }
+    await api.submit_job(*JOB)
+    found = await api.listing()
+    assert [row["node_id"] for row in found.nodes] == ["a", "b"]
+    assert [row["state"] for row in found.groups] == ["CREATED", "RESCHEDULING"]
+    assert [row["state"] for row in found.actors] == ["PENDING_CREATION", "ALIVE"]
+    assert [row["state"] for row in found.tasks] == ["RUNNING"]
+    assert [row["metadata"] for row in found.jobs] == [{"raytpu.owner": "me"}]
+
+
+async def test_a_list_in_another_form_is_no_list_of_nothing(ray: RayDashboard, api: RayApi) -> None:
+    ray.rows = {"nodes": None}  # type: ignore[dict-item]
+    with pytest.raises(BackendUnreachable, match="nodes"):
+        await api.listing()
+
+
 async def test_what_ray_refuses_is_the_requests_fault(api: RayApi) -> None:
     with pytest.raises(RequestError, match="entrypoint is missing"):
         await api.submit_job("job", "", {}, {})

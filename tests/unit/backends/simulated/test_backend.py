@@ -19,10 +19,11 @@ from airflow_raytpu.backends.simulated.backend import SimulatedBackend
 from airflow_raytpu.backends.simulated.cluster import Cluster
 from airflow_raytpu.backends.simulated.processes import ProcessId
 from airflow_raytpu.backends.simulated.state import Phase
-from airflow_raytpu.model.errors import ClusterError, ForeignObjectError, LostError, RequestError
+from airflow_raytpu.model.errors import BackendUnreachable, ClusterError, ForeignObjectError, LostError, RequestError
 from airflow_raytpu.model.identity import Identity
 from airflow_raytpu.model.observation import ClusterState, JobState
 from airflow_raytpu.model.request import RayRequest
+from airflow_raytpu.model.slices import SliceCondition
 from airflow_raytpu.storage import objects
 from tests.doubles.ray_dashboard import RayDashboard
 from tests.simulated_cluster import cluster_request, job_request
@@ -257,3 +258,72 @@ def test_it_is_imported_without_ray() -> None:
     script += "print([n for n in ('ray', 'jax', 'numpy', 'kubernetes', 'airflow') if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def host(name: str, worker: int) -> dict[str, object]:
+    return {
+        "node_id": f"{name}/{worker}",
+        "state": "ALIVE",
+        "labels": {
+            "ray.io/tpu-slice-name": name,
+            "ray.io/tpu-worker-id": str(worker),
+            "ray.io/tpu-topology": "4x4",
+            "ray.io/accelerator-type": "TPU-V6E",
+        },
+        "resources_total": {"TPU": 4.0},
+    }
+
+
+async def test_its_slices_are_what_ray_lists_and_what_is_due(
+    ready: Cluster, ray: RayDashboard, backend: SimulatedBackend
+) -> None:
+    name = "tests-cluster-0"
+    ray.rows = {"nodes": [host(name, worker) for worker in range(4)]}
+    os.utime(ready.folder / "heartbeat", (1, 1))
+    (found,) = await backend.slices()
+    assert (found.cluster, found.name, found.condition) == (SHARED.name, name, SliceCondition.IDLE)
+    assert (ready.folder / "heartbeat").stat().st_mtime == 1, "looking at all is no sign of life"
+    assert await backend.slices(SHARED.name) == [found]
+    assert (ready.folder / "heartbeat").stat().st_mtime > 1
+    ray.rows = {}
+    (found,) = await backend.slices(SHARED.name)
+    assert (found.shape, found.fault) == ("v6e:4x4", "hosts 0, 1, 2, 3 of 4 missing")
+
+
+async def test_slices_of_a_cluster_that_comes_up_are_starting(root: Path, backend: SimulatedBackend) -> None:
+    cluster.start(root, SHARED, also=["v6e:2x2"])
+    found = await backend.slices(SHARED.name)
+    assert [(each.name, each.shape, each.condition.value) for each in found] == [
+        ("tests-cluster-0", "v6e:4x4", "starting"),
+        ("tests-cluster-1", "v6e:2x2", "starting"),
+    ]
+    assert await backend.slices() == found
+
+
+async def test_slices_of_a_cluster_that_does_not_answer_are_broken_where_all_are_looked_at(
+    ready: Cluster, ray: RayDashboard, backend: SimulatedBackend
+) -> None:
+    ray.faults = [503] * 100
+    (found,) = await backend.slices()
+    assert (found.condition, found.fault) == (SliceCondition.BROKEN, "its Ray does not answer")
+    with pytest.raises(BackendUnreachable, match="503"):
+        await backend.slices(SHARED.name)
+
+
+@pytest.mark.parametrize("changes", [{"supervisor": DEAD}, {"phase": Phase.STOPPING}, {"phase": Phase.FAILED}, None])
+async def test_a_cluster_that_ended_has_no_slices(
+    ready: Cluster, backend: SimulatedBackend, changes: dict[str, object] | None
+) -> None:
+    if changes:
+        change(ready, **changes)
+    else:
+        cluster.discard(ready.folder)
+    assert await backend.slices() == []
+    with pytest.raises(LostError, match=SHARED.name):
+        await backend.slices(SHARED.name)
+
+
+async def test_a_root_that_holds_other_things_has_no_slices(root: Path, backend: SimulatedBackend) -> None:
+    (root / "thesis.txt").touch()
+    (root / "other").mkdir()
+    assert await backend.slices() == []

@@ -18,7 +18,7 @@ from airflow_raytpu.backends.simulated import cluster, state
 from airflow_raytpu.backends.simulated.cluster import Cluster
 from airflow_raytpu.backends.simulated.processes import MARK, NODES, ProcessId
 from airflow_raytpu.backends.simulated.state import Phase
-from airflow_raytpu.model.errors import ClusterError, ForeignObjectError
+from airflow_raytpu.model.errors import ClusterError, ForeignObjectError, SliceShapeError
 from airflow_raytpu.model.identity import Identity
 from tests.simulated_cluster import cluster_request, wait_for
 
@@ -102,6 +102,20 @@ def test_the_same_owner_adopts(root: Path, spawned: list[Cluster]) -> None:
     first = cluster.start(root, REQUEST)
     second = cluster.start(root, replace(REQUEST, ttl_s=999.0))
     assert second.record == first.record
+
+
+def test_further_slices_are_written_down_in_canonical_form(root: Path, spawned: list[Cluster]) -> None:
+    found = cluster.start(root, REQUEST, also=["TPU-V6E 4x4", "v6e:2x4@ct6e-standard-8t"])
+    assert found.record.also == ("v6e:4x4", "v6e:2x4@ct6e-standard-8t")
+    assert state.read(found.folder) == found.record
+
+
+def test_a_further_slice_that_does_not_exist_is_refused_before_anything_is_made(
+    root: Path, spawned: list[Cluster]
+) -> None:
+    with pytest.raises(SliceShapeError, match="4x5"):
+        cluster.start(root, REQUEST, also=["v6e:4x5"])
+    assert list(root.iterdir()) == []
 
 
 def test_a_supervisor_is_started_until_one_has_registered(root: Path, spawned: list[Cluster]) -> None:

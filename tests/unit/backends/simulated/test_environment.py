@@ -58,7 +58,13 @@ def test_a_host_looks_like_a_gke_pod() -> None:
         "TPU_TOPOLOGY": "4x4",
         "TPU_ACCELERATOR_TYPE": "v6e-16",
         "JAX_PROFILER_PORT": "20007",
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
     }
+
+
+def test_a_host_of_another_shape_has_its_own_number_of_devices() -> None:
+    found = host_environment(TpuSlice.parse("v6e:2x4@ct6e-standard-8t"), "train-1", 0, 20007)
+    assert found["XLA_FLAGS"] == "--xla_force_host_platform_device_count=8"
 
 
 def test_addresses_are_of_the_clusters_own_block() -> None:

@@ -19,6 +19,7 @@ RECORD = Record(
     owner="d|etl|cluster|run|-1|1",
     identity={"deployment": "d"},
     slice="v6e:4x4",
+    also=("v6e:2x2",),
     ttl_s=300.0,
     created_at=1.0,
     token_path="/tmp/token",
@@ -27,7 +28,7 @@ RECORD = Record(
     address="127.16.0.1:20001",
     dashboard="http://127.0.0.1:20002",
     endpoint="http://127.0.0.1:20003",
-    slices=(Slice(name="etl-cluster-0", chips_per_host=4, hosts=HOSTS),),
+    slices=(Slice(name="etl-cluster-0", shape="v6e:4x4", chips_per_host=4, hosts=HOSTS),),
     detail="",
 )
 

@@ -1,0 +1,1 @@
+"""``airflow-raytpu slices``: the live picture of clusters' slices, in a terminal."""
