@@ -85,5 +85,6 @@ def call_loop(loop: Callable[..., Any], config: dict[str, Any]) -> None:
 
 
 def _where(rank: int, step: int) -> str:
-    at = f" at step {step:,}" if step else " before its first step"
+    # A loop that does without our checkpoints never says its step.
+    at = f" at step {step:,}" if step else ""
     return f" on rank {rank} ({mesh.host()}){at}"

@@ -2,7 +2,9 @@
 
 Ray 2.60 picks slices that are broken or busy (its own count of ready slices included), so the choice is made here: a
 free whole slice is pinned by name. Its head resource is held as well, because that alone tells other claims of Ray's
-that the slice is taken. A slice that is not up yet is asked for without a name, so that an autoscaler sees the demand.
+that the slice is taken. The groups are plain ones: Ray's own for slices refuse 68 shapes that GKE has, and take the
+wrong one of two shapes with equal chips. A slice that is not up yet is asked for by what it will be, so that an
+autoscaler sees the demand.
 """
 
 from __future__ import annotations
@@ -10,13 +12,13 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from airflow_raytpu.model.errors import BrokenSliceError, NoSliceError
-from airflow_raytpu.placement.catalogue import GENERATIONS
+from airflow_raytpu.placement.catalogue import GENERATIONS, find
 from airflow_raytpu.placement.plan import SlicePlan
 from airflow_raytpu.placement.topology import TpuSlice
 
@@ -26,8 +28,9 @@ REPORT_INTERVAL_S = 30.0
 _NAME, _WORKER, _TOPOLOGY, _POD = (f"ray.io/tpu-{what}" for what in ("slice-name", "worker-id", "topology", "pod-type"))
 _NODE = "ray.io/node-id"
 _POLL_S = 0.5
-_HEAD_S, _CLAIM_S = 3.0, 20.0
+_CLAIM_S = 3.0
 _LIES = 3
+_JOB_ID = 8
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +42,8 @@ class SliceView:
     :param missing: worker ids with no living host.
     :param busy_chips: chips that somebody holds.
     :param fault: why it is not whole, empty where it is.
+    :param claimed: whether somebody holds its head, which keeps others off it before any chip is held.
+    :param jobs: Ray jobs whose placement groups are on it.
     """
 
     name: str
@@ -46,12 +51,21 @@ class SliceView:
     missing: tuple[int, ...]
     busy_chips: int
     fault: str = ""
+    claimed: bool = False
+    jobs: tuple[str, ...] = ()
 
     @property
     def state(self) -> str:
         if self.fault:
             return "broken"
-        return "busy" if self.busy_chips else "free"
+        return "busy" if self.busy_chips or self.claimed else "free"
+
+    @property
+    def note(self) -> str:
+        """What there is to say about it beyond its state."""
+        if self.fault:
+            return f"{self.name}: {self.fault}"
+        return f"{self.name}: job {', '.join(self.jobs)}" if self.state == "busy" and self.jobs else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,38 +92,54 @@ class ReservedSlice:
 
 
 def survey(
-    plan: SlicePlan, nodes: Sequence[Mapping[str, Any]], free: Mapping[str, Mapping[str, float]]
+    plan: SlicePlan,
+    nodes: Sequence[Mapping[str, Any]],
+    free: Mapping[str, Mapping[str, float]],
+    holders: Mapping[str, Set[str]] | None = None,
 ) -> list[SliceView]:
     """The slices of the plan's shape among *nodes*, as ``ray.nodes()`` gives them. Pure.
 
     :param free: free resources by node id; Ray leaves out what is at zero.
+    :param holders: jobs with a placement group there, by node id.
     """
-    hosts, views = plan.slice.hosts, []
+    views, head = [], plan.slice.shape.head_resource
     for name, members in sorted(_by_slice(plan, nodes).items()):
-        ids = sorted(_worker_id(node) for node in members)
         chips = sum(node["Resources"].get("TPU", 0) for node in members)
         spare = sum(free.get(node["NodeID"], {}).get("TPU", 0) for node in members)
-        missing = tuple(sorted(set(range(hosts)) - set(ids)))
-        fault = ""
-        if missing:
-            fault = f"host {', '.join(map(str, missing))} of {hosts} missing"
-        elif ids != list(range(hosts)):
-            fault = f"worker ids {ids} where 0-{hosts - 1} are due"
-        elif chips != plan.slice.chips:
-            fault = f"{chips:g} of {plan.slice.chips} chips"
-        views.append(SliceView(name, len(members), missing, round(chips - spare), fault))
+        ids = sorted(_worker_id(node) for node in members)
+        views.append(
+            SliceView(
+                name,
+                len(members),
+                tuple(sorted(set(range(plan.slice.hosts)) - set(ids))),
+                round(chips - spare),
+                _fault(plan, ids, chips),
+                any(head in node["Resources"] and head not in free.get(node["NodeID"], {}) for node in members),
+                tuple(sorted({job for node in members for job in (holders or {}).get(node["NodeID"], ())})),
+            )
+        )
     return views
 
 
+def _fault(plan: SlicePlan, ids: Sequence[int], chips: float) -> str:
+    """Why hosts with these worker ids and chips are no whole slice, empty where they are one."""
+    hosts = plan.slice.hosts
+    if missing := sorted(set(range(hosts)) - set(ids)):
+        return f"host {', '.join(map(str, missing))} of {hosts} missing"
+    if list(ids) != list(range(hosts)):
+        return f"worker ids {list(ids)} where 0-{hosts - 1} are due"
+    return "" if chips == plan.slice.chips else f"{chips:g} of {plan.slice.chips} chips"
+
+
 def describe(plan: SlicePlan, views: Sequence[SliceView]) -> str:
-    """``2 slices of v6e 4x4 present: 1 busy, 1 broken (rtc-a-1: host 2 of 4 missing)``."""
+    """``2 slices of v6e 4x4 present: 1 busy, 1 broken (rtc-a-0: job 03000000; rtc-a-1: host 2 of 4 missing)``."""
     what = f"of {plan.slice.accelerator} {plan.slice.topology}"
     if not views:
         return f"no slice {what} present"
     counts = Counter(view.state for view in views)
-    faults = "; ".join(f"{view.name}: {view.fault}" for view in views if view.fault)
+    notes = "; ".join(view.note for view in views if view.note)
     states = ", ".join(f"{counts[state]} {state}" for state in ("free", "busy", "broken") if counts[state])
-    return f"{len(views)} slice{'s' * (len(views) > 1)} {what} present: {states}" + (f" ({faults})" if faults else "")
+    return f"{len(views)} slice{'s' * (len(views) > 1)} {what} present: {states}" + (f" ({notes})" if notes else "")
 
 
 def verify(plan: SlicePlan, hosts: Sequence[Host]) -> None:
@@ -149,7 +179,7 @@ def look(plan: SlicePlan) -> list[SliceView]:
     import ray
     from ray._private.state import available_resources_per_node
 
-    return survey(plan, ray.nodes(), available_resources_per_node())
+    return survey(plan, ray.nodes(), available_resources_per_node(), _holders())
 
 
 class Lookout:
@@ -186,23 +216,24 @@ def reserve(plan: SlicePlan, until: float, tell: Callable[[str], None]) -> Itera
     :raises NoSliceError: none in time.
     :raises BrokenSliceError: what Ray gave was not what its labels say, several times.
     """
-    lookout, asked, lies = Lookout(plan, tell), time.time(), 0
-    while True:
-        with ExitStack() as held:
-            try:
-                claimed = _claim(plan, lookout.look(), held)
-            except BrokenSliceError as error:
-                lies += 1
-                if lies == _LIES:
-                    raise
-                log.warning("%s Trying again.", error.cause)
-                claimed = None
-            if claimed is not None:
-                yield claimed
-                return
-        if time.time() > until:
-            raise lookout.too_late(until - asked)
-        time.sleep(_POLL_S)
+    lookout, began, lies = Lookout(plan, tell), time.time(), 0
+    with _Demand(plan) as demand:
+        while True:
+            with ExitStack() as held:
+                try:
+                    claimed = _claim(plan, demand.meet(lookout.look()), held)
+                except BrokenSliceError as error:
+                    lies += 1
+                    if lies == _LIES:
+                        raise
+                    log.warning("%s Trying again.", error.cause)
+                    claimed = None
+                if claimed is not None:
+                    yield claimed
+                    return
+            if time.time() > until:
+                raise lookout.too_late(until - began)
+            time.sleep(_POLL_S)
 
 
 @contextmanager
@@ -210,55 +241,95 @@ def cordon(plan: SlicePlan) -> Iterator[ExitStack]:
     """Keep claims of Ray's own off the broken slices, by holding their heads. Close what it yields to end it early."""
     with ExitStack() as held:
         for view in look(plan):
-            if view.fault and 0 not in view.missing and _hold_head(plan, view.name, held):
+            if view.fault and not view.claimed and 0 not in view.missing and _hold_head(plan, view.name, held):
                 log.warning("slice %s is broken (%s) and kept aside", view.name, view.fault)
         yield held
 
 
-def _claim(plan: SlicePlan, views: Sequence[SliceView], held: ExitStack) -> ReservedSlice | None:
-    """One try at whole slices: free ones by name, else whichever comes up. *held* gives back what was taken."""
-    from ray.util.tpu import slice_placement_group
+class _Demand:
+    """Asks for slices beyond those that are present, as an autoscaler understands it, while too few are free."""
 
-    free = [view.name for view in views if view.state == "free"][: plan.slice.num_slices]
-    pins: list[dict[str, str]] | None = None
-    if len(free) == plan.slice.num_slices:
-        if plan.slice.hosts == 1:
-            pins = [{_NODE: name} for name in free]
-        elif all(_hold_head(plan, name, held) for name in free):
-            pins = [{_NAME: name} for name in free for _ in range(plan.slice.hosts)]
-        else:
-            return None
-    else:
-        held.enter_context(cordon(plan))
-        if plan.slice.hosts == 1:
-            # Without this, a single host is taken out of any slice (Ray 2.60).
-            pins = [{_TOPOLOGY: plan.slice.topology}]
-    try:
-        group = slice_placement_group(
-            topology=plan.slice.topology,
-            accelerator_version=plan.accelerator_version,
-            num_slices=plan.slice.num_slices,
-            chips_per_vm=plan.chips_per_worker,
-            head_reservation_timeout_s=_CLAIM_S,
-            bundle_label_selector=pins,
-        )
-    except TimeoutError:
+    def __init__(self, plan: SlicePlan) -> None:
+        self._plan = plan
+        self._asked = ExitStack()
+        self._beyond: list[str] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._asked.close()
+
+    def meet(self, views: Sequence[SliceView]) -> list[str]:
+        """The names of free slices if there are enough, else none, and more are asked for."""
+        due = self._plan.slice.num_slices
+        free, present = [view.name for view in views if view.state == "free"], [view.name for view in views]
+        if len(free) >= due or present != self._beyond:
+            # What is new may be held by this very demand, which must not stand in our own way.
+            self._asked.close()
+            self._beyond = None
+        if len(free) >= due:
+            return free[:due]
+        if self._beyond is None:
+            self._beyond = present
+            for _ in range(due - len(free)):
+                self._ask(present)
+        return []
+
+    def _ask(self, present: Sequence[str]) -> None:
+        plan, single = self._plan, self._plan.slice.hosts == 1
+        # As Ray itself asks for a slice: by its head, and a single host by what it has.
+        bundle = plan.bundle if single else {plan.slice.shape.head_resource: 1}
+        labels = {_POD: plan.pod_type, **({_TOPOLOGY: plan.slice.topology} if single else {_WORKER: "0"})}
+        if present:
+            labels[_NODE if single else _NAME] = f"!in({', '.join(present)})"
+        _group([bundle], [labels], self._asked)
+
+
+def _claim(plan: SlicePlan, names: Sequence[str], held: ExitStack) -> ReservedSlice | None:
+    """One try at the slices called *names*; ``None`` where there are none or somebody was faster.
+
+    *held* gives back what was taken.
+    """
+    if not names:
         return None
-    held.callback(group.shutdown)
-    if not group.placement_group.wait(_CLAIM_S):
+    single = plan.slice.hosts == 1
+    # A single host may have no head on GKE, and Ray asks for none.
+    if not single and not all(_hold_head(plan, name, held) for name in names):
         return None
-    return ReservedSlice(plan, group.placement_group, _placed(plan, group.placement_group))
+    pins = [{_NODE if single else _NAME: name} for name in names for _ in range(plan.slice.hosts)]
+    group = _group(plan.bundles, pins, held)
+    if not group.wait(_CLAIM_S):
+        return None
+    return ReservedSlice(plan, group, _placed(plan, group))
 
 
 def _hold_head(plan: SlicePlan, name: str, held: ExitStack) -> bool:
     """Take the head resource of one slice; ``False`` where somebody else has it."""
+    labels = {_WORKER: "0", _POD: plan.pod_type, _NAME: name}
+    return bool(_group([{plan.slice.shape.head_resource: 1}], [labels], held).wait(_CLAIM_S))
+
+
+def _group(bundles: list[dict[str, int]], labels: list[dict[str, str]], held: ExitStack) -> Any:
+    """A placement group with one bundle a host, removed when *held* closes."""
     from ray.util.placement_group import placement_group, remove_placement_group
 
-    head = placement_group(
-        [{f"TPU-{plan.pod_type}-head": 1}], bundle_label_selector=[{_WORKER: "0", _POD: plan.pod_type, _NAME: name}]
-    )
-    held.callback(remove_placement_group, head)
-    return bool(head.wait(_HEAD_S))
+    group = placement_group(bundles, strategy="STRICT_SPREAD", bundle_label_selector=labels)
+    held.callback(remove_placement_group, group)
+    return group
+
+
+def _holders() -> dict[str, set[str]]:
+    """Jobs that have a placement group on a node, by node id."""
+    from ray.util.placement_group import placement_group_table
+
+    found: dict[str, set[str]] = defaultdict(set)
+    for group, row in placement_group_table().items():
+        if row["state"] == "CREATED":
+            for node_id in row["bundles_to_node_id"].values():
+                # The id of a placement group ends with that of the job that made it.
+                found[node_id].add(group[-_JOB_ID:])
+    return found
 
 
 def _placed(plan: SlicePlan, group: Any) -> tuple[Host, ...]:
@@ -286,7 +357,14 @@ def _by_slice(plan: SlicePlan, nodes: Sequence[Mapping[str, Any]]) -> dict[str, 
         labels = node.get("Labels", {})
         if node["Alive"] and labels.get(_POD) == plan.pod_type and labels.get(_TOPOLOGY) == plan.slice.topology:
             found[_slice_name(plan, node)].append(node)
-    return found
+    # One topology can be there on two machines: 2x4 is one host with 8 chips, or two with 4.
+    others = {shape.chips_per_host for shape in find(plan.slice.accelerator, plan.slice.topology)}
+    others.discard(plan.chips_per_worker)
+    return {
+        name: members
+        for name, members in found.items()
+        if max(node["Resources"].get("TPU", 0) for node in members) not in others
+    }
 
 
 def _slice_name(plan: SlicePlan, node: Mapping[str, Any]) -> str:
