@@ -11,7 +11,7 @@ export PYTHON
 
 # Variables of the caller's shell that would steer Python from outside.
 RUN := env -u PYTHONPATH -u PYTHONHOME -u PYTHONDONTWRITEBYTECODE -u VIRTUAL_ENV
-TYPED := $(addprefix airflow_raytpu/,model placement backends storage demo explain cli.py)
+TYPED := airflow_raytpu bench
 
 help:
 	@echo "make demo        train, infer and serve on a simulated TPU slice under a real Airflow (PORT=$(PORT))"

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import enum
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from airflow_raytpu.model.identity import Identity
+
+_HASH = re.compile(r"-[a-z2-7]{8}$")
+"""What :meth:`Identity.remote_name` ends with."""
 
 
 class SliceCondition(enum.Enum):
@@ -61,6 +65,11 @@ class SliceState:
     holders: tuple[Holder, ...] = ()
     fault: str = ""
     since: float = 0.0
+
+    @property
+    def cluster_slug(self) -> str:
+        """The cluster's name without the hash at its end."""
+        return _HASH.sub("", self.cluster)
 
     @property
     def missing(self) -> tuple[int, ...]:

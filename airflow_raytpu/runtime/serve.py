@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 def build(args: Mapping[str, Any]) -> Application:
     """Serve's entry point, ``import_path: airflow_raytpu.runtime.serve:build``: the author's application."""
     make = author.load(args["app"])
-    return make(args["model"], **args["app_args"])  # type: ignore[no-any-return]
+    return make(args["model"], **args["app_args"])
 
 
 def run(request: RayRequest, outbox: Outbox) -> Mapping[str, Any]:

@@ -12,7 +12,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
@@ -95,7 +96,7 @@ def survey(
     plan: SlicePlan,
     nodes: Sequence[Mapping[str, Any]],
     free: Mapping[str, Mapping[str, float]],
-    holders: Mapping[str, Set[str]] | None = None,
+    holders: Mapping[str, AbstractSet[str]] | None = None,
 ) -> list[SliceView]:
     """The slices of the plan's shape among *nodes*, as ``ray.nodes()`` gives them. Pure.
 

@@ -28,7 +28,7 @@ async def _read(backends: Iterable[Backend], cluster: str | None) -> list[SliceS
             found += await backend.slices()
         finally:
             await backend.close()
-    return [each for each in found if cluster in {None, each.cluster, each.cluster.rpartition("-")[0]}]
+    return [each for each in found if cluster in {None, each.cluster, each.cluster_slug}]
 
 
 def _of_machine() -> list[Backend]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import IO
 
@@ -48,15 +49,18 @@ def show(slices: Sequence[SliceState], output: str, now: float, file: IO[str]) -
 
 
 def table(slices: Sequence[SliceState], now: float) -> Table:
-    """One row a slice."""
+    """One row a slice. A cluster's name shows the hash at its end only where that tells it from another."""
     rows = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for name, wraps in (("CLUSTER", True), ("SLICE", True), ("SHAPE", False), ("HOSTS", False), ("STATE", False)):
         rows.add_column(name, no_wrap=not wraps, overflow="fold")
     rows.add_column("HOLDER", overflow="fold")
     rows.add_column("AGE", no_wrap=True)
+    named = defaultdict(set)
+    for each in slices:
+        named[each.cluster_slug].add(each.cluster)
     for each in slices:
         rows.add_row(
-            each.cluster,
+            each.cluster if len(named[each.cluster_slug]) > 1 else each.cluster_slug,
             each.name,
             _shape(each.shape),
             grid(each),

@@ -140,18 +140,27 @@ def read(folder: Path) -> Record | None:
     """
     path = folder / "state.json"
     try:
-        text = path.read_text()
-    except (FileNotFoundError, NotADirectoryError) as error:
-        if not folder.exists():
-            return None
-        # Folders appear and go whole, by renaming: one without state was never a cluster.
-        raise _foreign(folder, "it has no state.json") from error
+        text = _text_of(path)
+        if text is None and folder.exists():
+            # Folders appear and go whole, by renaming: it may have come since the first look.
+            text = _text_of(path)
+            if text is None and folder.exists():
+                raise _foreign(folder, "it has no state.json")
     except OSError as error:
         raise _foreign(folder, str(error)) from error
+    if text is None:
+        return None
     try:
         return Record.from_dict(json.loads(text))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _foreign(folder, f"state.json says {text[:40]!r} ({error})") from error
+
+
+def _text_of(path: Path) -> str | None:
+    try:
+        return path.read_text()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def write(folder: Path, record: Record) -> None:

@@ -48,6 +48,12 @@ def test_one_line_a_slice(monkeypatch):
     ]
 
 
+def test_a_clusters_hash_is_shown_where_it_tells_two_apart():
+    first, second, third = (tpu_slice(cluster=name) for name in ("a-abcdefgh", "a-bcdefghi", "b-abcdefgh"))
+    names = [line.split()[0] for line in shown([first, second, third]).splitlines()[1:]]
+    assert names == ["a-abcdefgh", "a-bcdefghi", "b"]
+
+
 def test_the_longest_names_fit_80_columns_and_nothing_is_cut():
     long = "a" * 32 + "-abcdefgh"
     state = tpu_slice(
