@@ -104,8 +104,10 @@ def churn(seed, count, shapes):
 DO = {function.__name__: function for function in (take, give, lie, truth, look, left, occupy, churn)}
 
 if __name__ == "__main__":
+    # Ray prints what it has to say about dead hosts.
+    answers, sys.stdout = sys.stdout, sys.stderr
     ray.init(log_to_driver=False, logging_level="error")
-    print("{}", flush=True)
+    print("{}", file=answers, flush=True)
     for line in sys.stdin:
         what, *arguments = json.loads(line)
-        print(json.dumps(DO[what](*arguments)), flush=True)
+        print(json.dumps(DO[what](*arguments)), file=answers, flush=True)
