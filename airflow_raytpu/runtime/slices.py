@@ -252,39 +252,42 @@ class _Demand:
 
     def __init__(self, plan: SlicePlan) -> None:
         self._plan = plan
-        self._asked = ExitStack()
-        self._beyond: list[str] | None = None
+        self._held = ExitStack()
+        self._asked: list[Any] = []
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._asked.close()
+        self._held.close()
 
     def meet(self, views: Sequence[SliceView]) -> list[str]:
         """The names of free slices if there are enough, else none, and more are asked for."""
         due = self._plan.slice.num_slices
-        free, present = [view.name for view in views if view.state == "free"], [view.name for view in views]
-        if len(free) >= due or present != self._beyond:
-            # What is new may be held by this very demand, which must not stand in our own way.
-            self._asked.close()
-            self._beyond = None
+        free = [view.name for view in views if view.state == "free"]
         if len(free) >= due:
+            self._drop()
             return free[:due]
-        if self._beyond is None:
-            self._beyond = present
-            for _ in range(due - len(free)):
-                self._ask(present)
+        if any(_is_placed(group) for group in self._asked):
+            # What has come up is held by this very demand, and looks busy until the next look.
+            self._drop()
+        elif not self._asked:
+            self._asked = [self._ask([view.name for view in views]) for _ in range(due - len(free))]
         return []
 
-    def _ask(self, present: Sequence[str]) -> None:
+    def _drop(self) -> None:
+        self._held.close()
+        self._asked = []
+
+    def _ask(self, present: Sequence[str]) -> Any:
         plan, single = self._plan, self._plan.slice.hosts == 1
         # As Ray itself asks for a slice: by its head, and a single host by what it has.
         bundle = plan.bundle if single else {plan.slice.shape.head_resource: 1}
         labels = {_POD: plan.pod_type, **({_TOPOLOGY: plan.slice.topology} if single else {_WORKER: "0"})}
         if present:
-            labels[_NODE if single else _NAME] = f"!in({', '.join(present)})"
-        _group([bundle], [labels], self._asked)
+            # No space after the comma: Ray takes it for a part of the name (2.60).
+            labels[_NODE if single else _NAME] = f"!in({','.join(present)})"
+        return _group([bundle], [labels], self._held)
 
 
 def _claim(plan: SlicePlan, names: Sequence[str], held: ExitStack) -> ReservedSlice | None:
@@ -318,6 +321,12 @@ def _group(bundles: list[dict[str, int]], labels: list[dict[str, str]], held: Ex
     group = placement_group(bundles, strategy="STRICT_SPREAD", bundle_label_selector=labels)
     held.callback(remove_placement_group, group)
     return group
+
+
+def _is_placed(group: Any) -> bool:
+    from ray.util.placement_group import placement_group_table
+
+    return bool(placement_group_table(group)["state"] == "CREATED")
 
 
 def _holders() -> dict[str, set[str]]:
