@@ -43,7 +43,8 @@ class SliceView:
     :param missing: worker ids with no living host.
     :param busy_chips: chips that somebody holds.
     :param fault: why it is not whole, empty where it is.
-    :param claimed: whether somebody holds its head, which keeps others off it before any chip is held.
+    :param claimed: whether somebody holds its head, which keeps others off it before any chip is held; a single host
+        is not held that way.
     :param jobs: Ray jobs whose placement groups are on it.
     """
 
@@ -103,7 +104,7 @@ def survey(
     :param free: free resources by node id; Ray leaves out what is at zero.
     :param holders: jobs with a placement group there, by node id.
     """
-    views, head = [], plan.slice.shape.head_resource
+    views, head = [], plan.slice.shape.head_resource if plan.slice.hosts > 1 else None
     for name, members in sorted(_by_slice(plan, nodes).items()):
         chips = sum(node["Resources"].get("TPU", 0) for node in members)
         spare = sum(free.get(node["NodeID"], {}).get("TPU", 0) for node in members)
@@ -272,21 +273,27 @@ class _Demand:
             # What has come up is held by this very demand, and looks busy until the next look.
             self._drop()
         elif not self._asked:
-            self._asked = [self._ask([view.name for view in views]) for _ in range(due - len(free))]
+            self._asked = [self._ask() for _ in range(due - len(free))]
         return []
 
     def _drop(self) -> None:
         self._held.close()
         self._asked = []
 
-    def _ask(self, present: Sequence[str]) -> Any:
+    def _ask(self) -> Any:
+        import ray
+
         plan, single = self._plan, self._plan.slice.hosts == 1
+        key = _NODE if single else _NAME
+        # Of other shapes too: equal chips make an equal head.
+        alike = [node["Labels"] for node in ray.nodes() if node.get("Labels", {}).get(_POD) == plan.pod_type]
+        present = sorted({labels[key] for labels in alike if key in labels})
         # As Ray itself asks for a slice: by its head, and a single host by what it has.
         bundle = plan.bundle if single else {plan.slice.shape.head_resource: 1}
         labels = {_POD: plan.pod_type, **({_TOPOLOGY: plan.slice.topology} if single else {_WORKER: "0"})}
         if present:
             # No space after the comma: Ray takes it for a part of the name (2.60).
-            labels[_NODE if single else _NAME] = f"!in({','.join(present)})"
+            labels[key] = f"!in({','.join(present)})"
         return _group([bundle], [labels], self._held)
 
 

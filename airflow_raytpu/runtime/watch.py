@@ -18,7 +18,7 @@ _LOOK_INTERVAL_S = 2.0
 class Watch:
     """One try's progress. :meth:`turn` is called a few times a second.
 
-    :param on_slice: called once, when a slice is held.
+    :param on_slice: called when a slice is held, and while none is broken; more than once.
     """
 
     def __init__(self, request: RayRequest, outbox: Outbox, plan: SlicePlan, on_slice: Callable[[], None]) -> None:
@@ -57,7 +57,9 @@ class Watch:
         if gang is None:
             if time.time() - self._looked_at >= _LOOK_INTERVAL_S:
                 self._looked_at = time.time()
-                self.lookout.look()
+                if not any(view.fault for view in self.lookout.look()):
+                    # A slice that has healed must not be kept from our own trainer.
+                    self._on_slice()
             self._outbox.flush()
             return False
         self._held_at = gang["slice_at"]

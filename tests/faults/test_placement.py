@@ -99,7 +99,6 @@ def test_a_single_host_request_never_lands_on_a_host_of_a_larger_slice(first, se
             assert second("take", BIG, 10)["on"] == [BIG_NAME] * 4
         got = first("take", "v6e:2x2", 2)
         assert got["error"] == "RT203 No whole slice within 2 s (slice_wait): no slice of v6e 2x2 present."
-        assert got["s"] < 5
     second("give")
 
 
@@ -130,7 +129,6 @@ def test_two_slices_are_held_whole_and_a_third_claim_times_out_with_the_picture(
     )
     assert late["error"] == f"RT203 No whole slice within 2 s (slice_wait): {picture}."
     assert late["told"] == [picture]
-    assert late["s"] < 5
     first("give")
 
 
@@ -190,9 +188,7 @@ def test_a_killed_driver_leaves_nothing_whether_it_held_or_waited(mixed, first):
         wait_for(lambda: "PENDING" not in first("left")["groups"], within_s=15)
         assert first("left")["held"] == {"TPU": 16, "TPU-v6e-16-head": 1}
         holder.kill()
-        killed = time.monotonic()
         assert first("take", BIG, 20)["on"] == [BIG_NAME] * 4
-        assert time.monotonic() - killed < 15
         first("give")
 
 
@@ -200,7 +196,6 @@ def test_two_hundred_random_reservations_leak_nothing(first, record_property):
     done = first("churn", 3, 200, [BIG, FOUR, EIGHT, TWO])
     assert done["wrong"] == []
     record_property("seconds", done["s"])
-    assert done["slowest"] < 10
 
 
 def test_a_slice_with_a_dead_host_is_never_taken_while_a_good_one_is_there(mixed, first):
@@ -209,7 +204,6 @@ def test_a_slice_with_a_dead_host_is_never_taken_while_a_good_one_is_there(mixed
     for _ in range(4):
         got = first("take", FOUR, 10)
         assert got["on"] == [FOUR_NAMES[1]] * 2
-        assert got["s"] < 5
         first("give")
 
 
@@ -227,4 +221,3 @@ def test_a_slice_that_lies_costs_a_try_and_leaves_nothing(first):
     late = first("take", TWO, 4)
     first("truth")
     assert late["error"].startswith("RT203 No whole slice within 4 s (slice_wait)")
-    assert late["s"] < 10

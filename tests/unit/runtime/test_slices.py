@@ -67,6 +67,34 @@ def test_slices_of_other_shapes_are_not_counted():
     assert describe(PLAN, []) == "no slice of v6e 4x4 present"
 
 
+def test_a_slice_whose_head_is_held_is_busy_and_its_job_is_named():
+    nodes = [*slice_of("a"), *slice_of("b")]
+    for name in ("a-0", "b-0"):
+        next(node for node in nodes if node["NodeID"] == name)["Resources"]["TPU-v6e-16-head"] = 1
+    spare = free(nodes)
+    del spare["b-0"]["TPU-v6e-16-head"]
+
+    views = survey(PLAN, nodes, spare, {"b-0": {"07000000"}})
+
+    assert [(view.name, view.state) for view in views] == [("a", "free"), ("b", "busy")]
+    assert describe(PLAN, views) == "2 slices of v6e 4x4 present: 1 free, 1 busy (b: job 07000000)"
+
+
+def test_one_topology_on_two_machines_is_two_shapes():
+    nodes = [
+        *slice_of("four", range(2), topology="2x4", pod="v6e-8"),
+        node("", 0, topology="2x4", pod="v6e-8", chips=8),
+    ]
+    nodes[-1]["Resources"]["TPU-v6e-8-head"] = 1
+    spare = free(nodes)
+    # Somebody who wants the other shape holds the head, which both have.
+    del spare["-0"]["TPU-v6e-8-head"]
+
+    for shape, name in (("v6e:2x4@ct6e-standard-4t", "four"), ("v6e:2x4@ct6e-standard-8t", "-0")):
+        views = survey(plan(TpuSlice.parse(shape)), nodes, spare)
+        assert [(view.name, view.state) for view in views] == [(name, "free")]
+
+
 def test_single_hosts_are_slices_of_their_own():
     nodes = [node("", 0, topology="2x2", pod="v6e-4"), node("x", 0, topology="2x2", pod="v6e-4") | {"NodeID": "other"}]
 
