@@ -40,3 +40,6 @@ class Place:
 
     def open(self) -> Any:
         return self.backend
+
+    def options_of(self, stated: Any) -> dict[str, Any]:
+        return {}

@@ -74,7 +74,8 @@ class RayDashboard:
     @web.middleware
     async def _meet_fault(self, request: web.Request, handler: Any) -> web.StreamResponse:
         self.calls.append(f"{request.method} {request.path}")
-        if request.headers.get("Authorization") != f"Bearer {self.token}":
+        names = ("Authorization", "X-Ray-Authorization")
+        if f"Bearer {self.token}" not in {request.headers.get(name) for name in names}:
             return web.Response(status=401, text="Unauthenticated")
         fault = self.faults.pop(0) if self.faults else None
         if isinstance(fault, int):

@@ -51,6 +51,9 @@ class ScriptedBackend:
         self.calls.append(("observe", request.name))
         return _next(self.sights)
 
+    async def wait(self, request: RayRequest, pause_s: float) -> None:
+        await asyncio.sleep(pause_s)
+
     async def tail(self, request: RayRequest, offset: int = 0) -> AsyncIterator[LogLine]:
         self.calls.append(("tail", request.name))
         for line in self.lines:
