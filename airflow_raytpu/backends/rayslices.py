@@ -150,6 +150,9 @@ def _fault(part: _Part, shape: TpuSlice | None, present: tuple[int, ...]) -> str
     if shape is None:
         return f"no known shape: {_words(part.living)}"
     due = range(shape.hosts)
+    if shape.hosts == 1 and present and present != (0,):
+        # The TPU webhook counts on where a single host is made anew, and libtpu then waits for a host 0.
+        return f"worker id {', '.join(map(str, present))} where 0 is due"
     missing = [str(worker) for worker in due if worker not in present]
     if missing:
         return f"host{'s' * (len(missing) > 1)} {', '.join(missing)} of {shape.hosts} missing"

@@ -6,7 +6,8 @@
     │   ├── CodeError               RT102  the author's code cannot be found or shipped
     │   ├── PathError               RT103  an input is missing or a place cannot be written
     │   ├── BatchSizeError          RT104  the batch does not divide over the slice
-    │   └── DeadlineError           RT105  limits that contradict one another
+    │   ├── DeadlineError           RT105  limits that contradict one another
+    │   └── ManifestError           RT106  the Kubernetes objects cannot be made as asked
     ├── PlaceError                  RT2xx  where it runs let us down; the author's code is not to blame
     │   ├── BackendUnreachable      RT201  no answer; worth asking again
     │   ├── ForeignObjectError      RT202  the name is taken by somebody else's object
@@ -16,7 +17,9 @@
     │   ├── StallTimeout            RT206  progress stopped
     │   ├── TotalTimeout            RT207  the whole took too long
     │   ├── ClusterError            RT208  the cluster could not be brought up
-    │   └── BrokenSliceError        RT209  a slice is not what its labels say
+    │   ├── BrokenSliceError        RT209  a slice is not what its labels say
+    │   ├── ForbiddenError          RT210  Kubernetes does not let us
+    │   └── NotInstalledError       RT211  the cluster lacks a namespace, a CRD or an operator
     └── WorkError                   RT3xx  the work ran and went wrong
         ├── UserCodeError           RT301  the author's code raised
         ├── NoResultError           RT302  the job ended without saying how
@@ -81,6 +84,10 @@ class DeadlineError(RequestError):
     code = "RT105"
 
 
+class ManifestError(RequestError):
+    code = "RT106"
+
+
 class PlaceError(RayTpuError):
     code = "RT200"
 
@@ -119,6 +126,14 @@ class ClusterError(PlaceError):
 
 class BrokenSliceError(PlaceError):
     code = "RT209"
+
+
+class ForbiddenError(PlaceError):
+    code = "RT210"
+
+
+class NotInstalledError(PlaceError):
+    code = "RT211"
 
 
 class WorkError(RayTpuError):

@@ -85,6 +85,20 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """Why the place can never become what was asked for, however long one waits: a fact, not a guess.
+
+    :param code: code of an error of :mod:`airflow_raytpu.model.errors`.
+    :param cause: one sentence with its number.
+    :param lever: what the reader can do about it.
+    """
+
+    code: str
+    cause: str
+    lever: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     """One look at one request.
 
@@ -95,6 +109,9 @@ class Observation:
     :param detail: the backend's own words, for people.
     :param lacking: what a ready cluster still lacks of what was asked for; empty where it has it all.
     :param in_use: somebody else works on that cluster, so it must not be taken away.
+    :param began: when the present run of the job began, by the cluster's clock; 0 where that is not known. Progress
+        from before it is of a run that was suspended or lost.
+    :param fault: what makes further waiting useless; ``None`` while time may still mend it.
     """
 
     cluster: ClusterState
@@ -106,6 +123,8 @@ class Observation:
     reachable: bool = True
     lacking: str = ""
     in_use: bool = False
+    began: float = 0.0
+    fault: Fault | None = None
 
     @classmethod
     def unreachable(cls, detail: str) -> Observation:

@@ -22,6 +22,7 @@ class Kind(enum.Enum):
     CLUSTER = "cluster"
     TRAIN = "train"
     INFERENCE = "inference"
+    JOB = "job"
     SERVE = "serve"
 
     @property
@@ -40,6 +41,8 @@ class RayRequest:
     :param storage: URI of this task's folder in storage, the same for every attempt.
     :param limits: the absolute deadlines.
     :param ttl_s: seconds after which a cluster with no sign of life from Airflow is given back.
+    :param shared: a cluster that other DAG runs use under the same name: it is never stopped, only left to its *ttl*.
+    :param options: how the backend makes a cluster, in the backend's own words (JSON); empty for its defaults.
     """
 
     identity: Identity
@@ -51,9 +54,11 @@ class RayRequest:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     code: str | None = None
     ttl_s: float = 300.0
+    shared: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        size = len(json.dumps(dict(self.arguments), allow_nan=False))
+        size = len(json.dumps([dict(self.arguments), dict(self.options)], allow_nan=False))
         if size > ARGUMENTS_LIMIT:
             raise RequestError(
                 f"The arguments of {self.identity.task_id} take {size:,} bytes of JSON; {ARGUMENTS_LIMIT:,} fit.",
@@ -91,6 +96,8 @@ class RayRequest:
             "arguments": dict(self.arguments),
             "code": self.code,
             "ttl_s": self.ttl_s,
+            "shared": self.shared,
+            "options": dict(self.options),
         }
 
     @classmethod
@@ -111,4 +118,6 @@ class RayRequest:
             arguments=data["arguments"],
             code=data["code"],
             ttl_s=data["ttl_s"],
+            shared=data.get("shared", False),
+            options=data.get("options", {}),
         )

@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_raytpu.model import errors
 from airflow_raytpu.model.deadlines import Limits
-from airflow_raytpu.model.observation import ClusterState, JobState, Observation
+from airflow_raytpu.model.observation import ClusterState, JobState, Observation, Progress
 
 
 class Phase(enum.Enum):
@@ -70,7 +70,7 @@ def judge(seen: Observation, limits: Limits, now: float) -> Verdict:
     never success; it waits until a deadline decides.
     """
     if seen.reachable:
-        final = _ended(seen)
+        final = _told(seen) or _ended(seen)
         if final is not None:
             return final
     overdue = _overdue(seen, limits, now)
@@ -79,7 +79,8 @@ def judge(seen: Observation, limits: Limits, now: float) -> Verdict:
     return overdue or _under_way(seen)
 
 
-def _ended(seen: Observation) -> Verdict | None:
+def _told(seen: Observation) -> Verdict | None:
+    """An end that comes with its cause."""
     # A result file outranks every status: it is written last, by the work itself, and the statuses lag behind it.
     if seen.outcome is not None and not seen.outcome.succeeded:
         return Verdict(
@@ -90,6 +91,13 @@ def _ended(seen: Observation) -> Verdict | None:
             traceback=seen.outcome.traceback,
             stop=not (seen.job and seen.job.ended),
         )
+    if seen.fault is None or seen.job is JobState.SUCCEEDED:
+        return None
+    fault = seen.fault
+    return Verdict(phase=Phase.FAILED, message=fault.cause, code=fault.code, lever=fault.lever, stop=not seen.in_use)
+
+
+def _ended(seen: Observation) -> Verdict | None:
     if seen.job is None:
         return _ended_cluster(seen)
     match seen.job:
@@ -157,7 +165,7 @@ def _broken(seen: Observation) -> Verdict:
 
 def _overdue(seen: Observation, limits: Limits, now: float) -> Verdict | None:
     """The first deadline that has passed, the tightest first."""
-    progress = seen.progress
+    progress = _present(seen)
     where = _where(seen)
     if now > limits.total_until:
         return _late(
@@ -167,7 +175,7 @@ def _overdue(seen: Observation, limits: Limits, now: float) -> Verdict | None:
         # Nothing is known, so nothing can be called late: a job that has long had its slice looks the same.
         return None
     if not _has_slice(seen):
-        if now > limits.slice_until:
+        if now > _slice_until(seen, limits):
             return _late(
                 errors.NoSliceError,
                 f"No whole slice within {_span(limits.slice_wait_s)} (slice_wait): {where}.",
@@ -197,7 +205,22 @@ def _late(kind: type[errors.RayTpuError], message: str, lever: str) -> Verdict:
 
 
 def _has_slice(seen: Observation) -> bool:
-    return seen.progress is not None and seen.progress.slice_at > 0
+    progress = _present(seen)
+    return progress is not None and progress.slice_at > 0
+
+
+def _present(seen: Observation) -> Progress | None:
+    """Its progress, unless that is of a run whose slice was taken away: it was suspended, or begins anew."""
+    progress = seen.progress
+    if progress is None or (seen.job is not JobState.QUEUED and progress.at >= seen.began):
+        return progress
+    return None
+
+
+def _slice_until(seen: Observation, limits: Limits) -> float:
+    """A slice that was taken away is waited for anew, since the last that was heard of the work."""
+    taken_at = seen.progress.at if seen.progress is not None and _present(seen) is None else limits.asked_at
+    return max(limits.asked_at, taken_at) + limits.slice_wait_s
 
 
 def _under_way(seen: Observation) -> Verdict:
@@ -208,8 +231,9 @@ def _under_way(seen: Observation) -> Verdict:
 def _where(seen: Observation) -> str:
     if not seen.reachable:
         return f"no answer from the backend ({seen.detail})"
-    if seen.progress is not None:
-        return seen.progress.describe()
+    progress = _present(seen)
+    if progress is not None:
+        return progress.describe()
     if seen.lacking:
         return seen.lacking
     state = seen.job.value if seen.job is not None else seen.cluster.value

@@ -1,9 +1,4 @@
-"""A cluster's worker groups in KubeRay's numbers: one TPU shape, and CPU-only groups beside it.
-
-What Ray 2.60 would hang on is refused here, with the reason and what to use instead. Observed: a single-host request
-lands on a host of a multi-host slice; the bundles of a ``2x4`` on 4-chip machines land on two slices; a shape that
-Ray's own table lacks is refused only after its TPUs are up.
-"""
+"""A cluster's worker groups in KubeRay's numbers: one TPU shape, and CPU-only groups beside it."""
 
 from __future__ import annotations
 
@@ -11,24 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_raytpu.model.errors import SliceShapeError
-from airflow_raytpu.model.request import Kind
+from airflow_raytpu.model.kuberay import CpuGroup
 from airflow_raytpu.placement.plan import SlicePlan, plan
 from airflow_raytpu.placement.topology import TpuSlice
 
-_RESERVING = (Kind.TRAIN, Kind.INFERENCE)
-"""What takes its slice by topology; a serving application places its replicas by itself."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CpuGroup:
-    """Workers without TPUs beside the slices, for data loading or a proxy.
-
-    :param cpus: of one worker.
-    """
-
-    name: str
-    replicas: int = 1
-    cpus: int = 1
+__all__ = ["ClusterPlan", "CpuGroup", "WorkerGroup", "check_fits", "plan_cluster"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,13 +74,14 @@ class ClusterPlan:
 def plan_cluster(slices: Sequence[TpuSlice], cpu_groups: Iterable[CpuGroup] = ()) -> ClusterPlan:
     """The cluster that holds *slices*; equal shapes are counted together.
 
-    :raises SliceShapeError: there is no slice, or there are two shapes.
+    :raises SliceShapeError: there is no slice, or there are two shapes, or it is a part.
     """
     if not slices:
         raise SliceShapeError("A cluster without a slice has nothing to place on.", 'Give it one, such as "v6e:4x4".')
     first = slices[0]
+    check_whole(first)
     for other in slices[1:]:
-        if other.shape != first.shape:
+        if other.shape != first.shape or other.part_of:
             raise SliceShapeError(
                 f"One cluster cannot hold both {_short(first)} and {_short(other)}: Ray picks hosts without looking at "
                 "their slice's shape.",
@@ -112,14 +95,15 @@ def plan_cluster(slices: Sequence[TpuSlice], cpu_groups: Iterable[CpuGroup] = ()
 
 
 def check_fits(job: TpuSlice, cluster: TpuSlice) -> None:
-    """A job's slice is one that its cluster has.
+    """A job's slice is one that its cluster has, or a part of one.
 
     :raises SliceShapeError: another shape, or more slices than there are.
     """
-    if job.shape != cluster.shape:
+    if job.whole != cluster.shape:
         raise SliceShapeError(
             f"The job asks for {_short(job)} on a cluster of {_short(cluster)}.",
-            f"Leave the job's slice out to use the cluster's, or give it a cluster of {_short(job)}.",
+            f"Leave the job's slice out to use the cluster's, or give it {_part(job, cluster)}"
+            f"a cluster of {_short(job)}.",
         )
     if job.num_slices > cluster.num_slices:
         raise SliceShapeError(
@@ -128,29 +112,21 @@ def check_fits(job: TpuSlice, cluster: TpuSlice) -> None:
         )
 
 
-def check_placeable(kind: Kind, job: TpuSlice, in_cluster: int = 1) -> None:
-    """Ray 2.60 can place what *kind* runs on *job*, and on whole slices.
-
-    :param in_cluster: slices of this shape in the cluster it runs on.
-    :raises SliceShapeError: it would be refused after its TPUs are up, or land across slices.
-    """
-    shape = job.shape
-    if kind in _RESERVING and not shape.ray_knows:
+def check_whole(tpu_slice: TpuSlice) -> None:
+    """:raises SliceShapeError: a cluster cannot be made of it, for it is a part of a slice."""
+    if tpu_slice.part_of:
         raise SliceShapeError(
-            f"GKE has {job.accelerator} {job.topology}, but Ray 2.60 does not, and refuses it once its TPUs are up.",
-            shape.workaround,
-        )
-    if kind is Kind.TRAIN and splits(job) and max(in_cluster, job.num_slices) > 1:
-        raise SliceShapeError(
-            f"Ray Train takes {_short(job)} for 1 host of {shape.ray_chips_per_host} chips, and with "
-            f"{max(in_cluster, job.num_slices)} such slices in the cluster puts workers of one job on two of them.",
-            shape.workaround,
+            f"{tpu_slice} is a part of a slice, and no cluster is made of parts.",
+            f"Use it on a cluster of {tpu_slice.accelerator}:{tpu_slice.part_of} that others share.",
         )
 
 
-def splits(job: TpuSlice) -> bool:
-    """Whether Ray 2.60 takes its hosts for larger ones, and so for fewer."""
-    return job.hosts > 1 and job.shape.ray_chips_per_host > job.chips_per_host
+def _part(job: TpuSlice, cluster: TpuSlice) -> str:
+    """``v6e:2x2/4x4, or``, where the job's shape is a part of the cluster's slices."""
+    try:
+        return f"{TpuSlice(job.accelerator, job.topology, part_of=cluster.topology)}, or "
+    except SliceShapeError:
+        return ""
 
 
 def _short(tpu_slice: TpuSlice) -> str:

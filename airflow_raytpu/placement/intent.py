@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_raytpu.model.deadlines import Deadlines
+from airflow_raytpu.model.kuberay import Provisioning
 from airflow_raytpu.model.request import Kind
 
-
-class Provisioning(enum.Enum):
-    """How GKE comes by the nodes."""
-
-    ON_DEMAND = "on-demand"
-    RESERVATION = "reservation"
-    SPOT = "spot"
-    FLEX_START = "flex-start"
-    QUEUED = "queued"
+__all__ = ["Intent", "Provisioning", "Serving", "Supply"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

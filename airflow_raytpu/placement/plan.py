@@ -49,12 +49,13 @@ class SlicePlan:
 
     @property
     def resources(self) -> dict[str, int]:
-        """Ray resources that the slices show when all their hosts are there (CPUs aside)."""
-        return {"TPU": self.devices, self.slice.shape.head_resource: self.slice.num_slices}
+        """Ray resources that the slices show when all their hosts are there (CPUs aside). A part has no head."""
+        heads = {} if self.slice.part_of else {self.slice.shape.head_resource: self.slice.num_slices}
+        return {"TPU": self.devices, **heads}
 
     @property
     def node_selector(self) -> dict[str, str]:
-        return self.slice.shape.node_selector
+        return self.slice.whole.node_selector
 
     @property
     def mesh(self) -> tuple[int, ...]:
@@ -81,6 +82,7 @@ class SlicePlan:
             "slice": str(self.slice),
             "accelerator": self.slice.accelerator,
             "topology": self.slice.topology,
+            "part_of": self.slice.part_of,
             "num_slices": self.slice.num_slices,
             "machine_type": self.slice.machine_type,
             "hosts": self.workers,
@@ -117,7 +119,7 @@ def plan(tpu_slice: TpuSlice) -> SlicePlan:
         chips_per_worker=tpu_slice.chips_per_host,
         accelerator_type=generation.ray_type,
         accelerator_version=generation.ray_version,
-        pod_type=tpu_slice.shape.pod_type,
+        pod_type=tpu_slice.whole.pod_type,
     )
 
 

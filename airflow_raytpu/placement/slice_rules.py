@@ -10,12 +10,14 @@ from airflow_raytpu.model.request import Kind
 from airflow_raytpu.placement import catalogue
 from airflow_raytpu.placement.catalogue import Tier
 from airflow_raytpu.placement.findings import Finding, error, note, raised, warning
-from airflow_raytpu.placement.groups import check_fits, check_placeable, splits
+from airflow_raytpu.placement.groups import check_fits, check_whole
 from airflow_raytpu.placement.intent import Intent
 from airflow_raytpu.placement.plan import plan, whole_number
 from airflow_raytpu.placement.topology import TpuSlice
 
 _ORDERED_SLICES = 10
+_PLACED = (Kind.TRAIN, Kind.INFERENCE, Kind.JOB)
+"""What is placed by this package; an application places its replicas by itself, and may ask Ray for a slice."""
 
 
 def check(intent: Intent, own: TpuSlice, cluster: TpuSlice | None) -> Iterator[Finding]:
@@ -24,42 +26,44 @@ def check(intent: Intent, own: TpuSlice, cluster: TpuSlice | None) -> Iterator[F
     :param own: the slice that it runs on.
     :param cluster: all slices of the cluster it runs on, where they are known.
     """
-    yield from _fits_cluster(own, cluster)
-    yield from _placeable(intent, own, cluster)
+    yield from _fits_cluster(intent, own, cluster)
+    yield from _unknown_to_ray(intent, own)
     yield from _batches(intent, own)
     yield from _replica(intent, own)
     yield from _second_cluster(intent, own)
     yield from _cluster_name(intent, own)
     yield from _tier(own)
-    yield from _shared_pod_type(own)
+    yield from _shared_pod_type(intent, own)
     yield from _slice_order(own)
 
 
-def _fits_cluster(own: TpuSlice, cluster: TpuSlice | None) -> Iterator[Finding]:
-    if cluster is None:
-        return
+def _fits_cluster(intent: Intent, own: TpuSlice, cluster: TpuSlice | None) -> Iterator[Finding]:
     try:
-        check_fits(own, cluster)
+        if cluster is not None:
+            check_fits(own, cluster)
+        elif intent.cluster is None:
+            check_whole(own)
     except SliceShapeError as found:
         yield raised("RT118", found)
 
 
-def _placeable(intent: Intent, own: TpuSlice, cluster: TpuSlice | None) -> Iterator[Finding]:
-    code = "RT116" if own.shape.ray_knows else "RT112"
-    try:
-        check_placeable(intent.kind, own, cluster.num_slices if cluster else 1)
-    except SliceShapeError as found:
-        yield raised(code, found)
+def _unknown_to_ray(intent: Intent, own: TpuSlice) -> Iterator[Finding]:
+    """What is placed here takes its hosts one by one, so Ray's own idea of the shape does not touch them."""
+    if intent.kind in _PLACED:
         return
-    if not own.shape.ray_knows:
-        cause = f"Ray 2.60 does not know {own.accelerator} {own.topology}: nothing can ask it for such a slice."
-        yield warning(code, cause, own.shape.workaround)
-    elif splits(own):
-        cause = f"Ray takes {own.accelerator} {own.topology} on {own.machine_type} for 1 host of {own.chips} chips."
-        if intent.kind is Kind.TRAIN and intent.cluster is not None:
-            yield warning(code, cause, own.shape.workaround)
-        else:
-            yield note(code, cause, "It is placed by chips per host; keep to one such slice in a cluster that trains.")
+    shape, say = own.shape, warning if intent.kind.is_job else note
+    if not shape.ray_knows:
+        yield say(
+            "RT112",
+            f"Ray 2.60 does not know {own.accelerator} {own.topology}: what asks Ray for such a slice is refused.",
+            f"Training and inference can use it. For a program of its own: {shape.workaround}",
+        )
+    elif own.hosts > 1 and shape.ray_chips_per_host > own.chips_per_host:
+        yield say(
+            "RT116",
+            f"Ray takes {own.accelerator} {own.topology} on {own.machine_type} for 1 host of {own.chips} chips.",
+            f"Training and inference can use it. For a program of its own: {shape.workaround}",
+        )
 
 
 def _batches(intent: Intent, own: TpuSlice) -> Iterator[Finding]:
@@ -116,9 +120,9 @@ def _tier(own: TpuSlice) -> Iterator[Finding]:
         )
 
 
-def _shared_pod_type(own: TpuSlice) -> Iterator[Finding]:
+def _shared_pod_type(intent: Intent, own: TpuSlice) -> Iterator[Finding]:
     sharers = catalogue.pod_type_sharers(own.shape)
-    if sharers:
+    if sharers and intent.kind not in _PLACED:
         yield note(
             "RT117",
             f"{own.topology} and {', '.join(row.topology for row in sharers)} share the pod type {own.shape.pod_type}, "

@@ -10,11 +10,12 @@ from airflow_raytpu.model.errors import SliceShapeError
 from airflow_raytpu.placement import catalogue
 from airflow_raytpu.placement.catalogue import Shape
 from airflow_raytpu.placement.nearest import suggest
+from airflow_raytpu.placement.parts import check_part
 
 _TEXT = re.compile(
     r"""^\s*(?:(?P<count>\d{1,6})\s?[x*]\s+)?
         (?P<accelerator>[a-z0-9-]+?)
-        (?:[\s:,/-]+(?P<topology>\d{1,6}(?:x\d{1,6})+)|-(?P<cores>\d{1,6}))
+        (?:[\s:,/-]+(?P<topology>\d{1,6}(?:x\d{1,6})+)(?:\s?/\s?(?P<whole>\d{1,6}(?:x\d{1,6})+))?|-(?P<cores>\d{1,6}))
         (?:\s*\*\s*(?P<times>\d{1,6})|\s+x\s?(?P<by>\d{1,6}))?
         (?:\s*@\s*(?:(?P<chips>\d)t?|(?P<machine>[a-z][a-z0-9-]*)))?\s*$""",
     re.VERBOSE | re.ASCII,
@@ -35,7 +36,8 @@ class TpuSlice:
     :param num_slices: how many such slices one job spans.
     :param machine_type: GKE machine type; needed only where a topology exists on two (v5e and v6e ``2x4``).
     :param chips_per_host: chips of one host, another way to say the machine; the catalogue's figure in any case.
-    :raises SliceShapeError: GKE has no such shape, or the machine must be said.
+    :param part_of: topology of the slices that it is a part of, ``"4x4"``: a few hosts of a slice that others share.
+    :raises SliceShapeError: GKE has no such shape, or the machine must be said, or no slice divides so.
     """
 
     accelerator: str
@@ -43,15 +45,20 @@ class TpuSlice:
     num_slices: int = 1
     machine_type: str = ""
     chips_per_host: int = 0
+    part_of: str = ""
     _shape: Shape = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         generation = _generation(self.accelerator)
-        topology = re.sub(r"\s", "", self.topology.lower().replace("×", "x").replace("*", "x"))
-        shape = _shape(generation, topology, self.machine_type, self.chips_per_host)
+        topology, part_of = _plain(self.topology), _plain(self.part_of)
+        # Only slices of several hosts divide into hosts, and their machines are of one kind.
+        chips_per_host = self.chips_per_host or (catalogue.MULTI_HOST_CHIPS if part_of else 0)
+        shape = _shape(generation, topology, self.machine_type, chips_per_host)
         if self.num_slices < 1:
             raise SliceShapeError(f"num_slices is {self.num_slices}.", "Ask for at least 1 slice.")
-        if self.num_slices > 1 and shape.hosts == 1:
+        if part_of:
+            check_part(shape, part_of, self.num_slices)
+        elif self.num_slices > 1 and shape.hosts == 1:
             raise MultisliceError(
                 f"{self.num_slices} slices of {generation} {topology}: a job spans several slices only where each has "
                 "several hosts (GKE multislice).",
@@ -62,6 +69,7 @@ class TpuSlice:
             ("topology", topology),
             ("machine_type", shape.machine_type),
             ("chips_per_host", shape.chips_per_host),
+            ("part_of", part_of),
             ("_shape", shape),
         ):
             object.__setattr__(self, name, value)
@@ -70,7 +78,8 @@ class TpuSlice:
     def parse(cls, text: str) -> TpuSlice:
         """Read a shape as people write it: ``v6e:4x4``, ``v6e-16``, ``TPU-V6E 4x4 x2``, ``v5e:2x4@8t``.
 
-        After ``@`` comes a machine type, or the chips of a host (``@4``, ``@8t``).
+        After ``@`` comes a machine type, or the chips of a host (``@4``, ``@8t``); after ``/`` the slices that it is a
+        part of (``v6e:2x4/4x4``).
 
         :raises SliceShapeError: it cannot be read, or there is no such shape.
         """
@@ -83,10 +92,12 @@ class TpuSlice:
         if match["count"] and (match["times"] or match["by"]):
             raise SliceShapeError(f"{text!r} says twice how many slices.", "Write v6e:4x4*2 for two slices.")
         topology = match["topology"] or _topology_of(accelerator, int(match["cores"]), machine, chips)
-        return cls(accelerator, topology, times, machine, chips)
+        return cls(accelerator, topology, times, machine, chips, match["whole"] or "")
 
     def __str__(self) -> str:
         """Canonical text; :meth:`parse` reads it back to an equal value."""
+        if self.part_of:
+            return f"{self.accelerator}:{self.topology}/{self.part_of}"
         times = f"*{self.num_slices}" if self.num_slices > 1 else ""
         machine = f"@{self.machine_type}" if len(catalogue.find(self.accelerator, self.topology)) > 1 else ""
         return f"{self.accelerator}:{self.topology}{times}{machine}"
@@ -95,6 +106,12 @@ class TpuSlice:
     def shape(self) -> Shape:
         """The catalogue's row."""
         return self._shape
+
+    @property
+    def whole(self) -> Shape:
+        """The row of the slices themselves, of which this may be a part."""
+        rows = catalogue.find(self.accelerator, self.part_of)
+        return next((row for row in rows if row.multi_host), self._shape)
 
     @property
     def chips(self) -> int:
@@ -119,7 +136,12 @@ class TpuSlice:
         times = f"{self.num_slices} x " if self.num_slices > 1 else ""
         hosts = "1 host" if self.hosts == 1 else f"{self.hosts} hosts"
         chips = "1 chip" if self.chips_per_host == 1 else f"{self.chips_per_host} chips"
-        return f"{times}{self.accelerator} {self.topology}: {hosts} x {chips}"
+        part = f" of a {self.part_of}" if self.part_of else ""
+        return f"{times}{self.accelerator} {self.topology}{part}: {hosts} x {chips}"
+
+
+def _plain(topology: str) -> str:
+    return re.sub(r"\s", "", topology.lower().replace("×", "x").replace("*", "x"))
 
 
 def _generation(text: str) -> str:

@@ -97,6 +97,8 @@ class Applications:
         from ray.dashboard.modules.serve.sdk import ServeSubmissionClient
 
         self.endpoint = os.environ.get("RAYTPU_ENDPOINT", DEFAULT_ENDPOINT).rstrip("/")
+        # Where Serve listens on all addresses of a pod, others reach it by the name of a Service.
+        self.public = os.environ.get("RAYTPU_PUBLIC_ENDPOINT", self.endpoint).rstrip("/")
         self._client = ServeSubmissionClient(f"http://{get_dashboard_url()}")
 
     def views(self) -> dict[str, AppView]:

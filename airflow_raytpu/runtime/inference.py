@@ -14,7 +14,7 @@ from airflow_raytpu.model.errors import PathError, RowCountError, StallTimeout, 
 from airflow_raytpu.model.request import RayRequest
 from airflow_raytpu.placement.plan import SlicePlan, plan
 from airflow_raytpu.placement.topology import TpuSlice
-from airflow_raytpu.runtime import output, relay, slices
+from airflow_raytpu.runtime import neighbours, output, relay
 from airflow_raytpu.runtime.batching import HostWork, Part, parts, split
 from airflow_raytpu.runtime.datasets import is_numeric
 from airflow_raytpu.runtime.faults import meaning
@@ -22,7 +22,8 @@ from airflow_raytpu.runtime.lineage import lineage
 from airflow_raytpu.runtime.outbox import Outbox
 from airflow_raytpu.runtime.parquet import ParquetFile, Span, scan
 from airflow_raytpu.runtime.scorer import Program, Scorer
-from airflow_raytpu.runtime.slices import ReservedSlice
+from airflow_raytpu.runtime.slices import ReservedSlice, Tenancy
+from airflow_raytpu.runtime.survey import own_slice
 
 _TURN_S = 1.0
 _FAREWELL_S = 3.0
@@ -38,7 +39,7 @@ def run(request: RayRequest, outbox: Outbox) -> Mapping[str, Any]:
     :raises NoSliceError: no whole slice in time.
     :raises RowCountError: the output has not the rows it should have.
     """
-    shape = TpuSlice.parse(request.slice) if request.slice else slices.own_slice(ray.nodes())
+    shape = TpuSlice.parse(request.slice) if request.slice else own_slice(ray.nodes())
     return _Inference(request, outbox, plan(shape)).run()
 
 
@@ -132,9 +133,9 @@ class _Inference:
 
     def _work(self, program: Program, made: Sequence[Part], todo: list[tuple[int, Part]]) -> None:
         self._outbox.tell(phase="waiting for a slice")
-        with slices.reserve(
-            self._plan, self._request.limits.slice_until, lambda seen: self._outbox.tell(message=seen)
-        ) as held:
+        with Tenancy(self._plan, lambda seen: self._outbox.tell(message=seen)) as tenancy:
+            with relay.Pump(self._outbox.flush):
+                held = tenancy.take(self._request.limits.slice_until)
             message = f"on {', '.join(held.names)}"
             self._outbox.tell(phase="setting up", slice_at=time.time(), message=message)
             work = split(todo, self._plan.workers, self._arguments["batch_size"])
@@ -166,9 +167,12 @@ class _Crew:
         try:
             plan_, until = self._held.plan, time.time() + self._start_s
             addresses = self._gather([actor.address.remote() for actor in self.actors], until)
-            self._gather(
-                [actor.join.remote(addresses[0], plan_.workers, plan_.devices) for actor in self.actors], until
-            )
+            told = neighbours.environments(plan_, [address.rpartition(":")[0] for address in addresses])
+            joins = [
+                actor.join.remote(addresses[0], plan_.workers, plan_.devices, each)
+                for actor, each in zip(self.actors, told, strict=True)
+            ]
+            self._gather(joins, until)
         except BaseException:
             self._kill()
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,13 +54,15 @@ class Scorer:
             free.bind(("", 0))
             return f"{ray.util.get_node_ip_address()}:{free.getsockname()[1]}"
 
-    def join(self, coordinator: str, workers: int, devices: int) -> None:
+    def join(self, coordinator: str, workers: int, devices: int, told: Mapping[str, str]) -> None:
         """Become one of *workers* JAX processes with *devices* devices in all.
 
+        :param told: what libtpu is told of the other hosts.
         :raises BrokenSliceError: the mesh is not whole.
         """
         import jax
 
+        os.environ.update(told)
         if workers > 1:
             jax.distributed.initialize(coordinator, workers, self._number, initialization_timeout=_INIT_S)
         mesh.check(workers, devices)

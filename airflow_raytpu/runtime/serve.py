@@ -75,7 +75,9 @@ class _Rollout:
         rollout = request.arguments["rollout"]
         self._smoke: list[dict[str, Any]] = rollout["smoke"]
         self._until = min(time.time() + rollout["deadline_s"], request.limits.total_until)
-        self._url = self._applications.endpoint + self._config["route_prefix"].rstrip("/")
+        route = self._config["route_prefix"].rstrip("/")
+        self._url = self._applications.endpoint + route
+        self._public = self._applications.public + route
 
     def run(self) -> Mapping[str, Any]:
         self._outbox.tell(phase="deploying", unit="replica", slice_at=time.time())
@@ -95,7 +97,7 @@ class _Rollout:
         self._applications.keep_good(self._name, self._config)
         previous = (good or {}).get("args", {}).get("version")
         return {
-            "endpoint": self._url or "/",
+            "endpoint": self._public or "/",
             "application": self._name,
             "version": self._version,
             "previous": previous,

@@ -1,4 +1,4 @@
-"""Whole slices of the cluster: what is there, taking one, proving it whole, giving it back.
+"""Whole slices of the cluster: taking one, proving it whole, giving it back.
 
 Ray 2.60 picks slices that are broken or busy (its own count of ready slices included), so the choice is made here: a
 free whole slice is pinned by name. Its head resource is held as well, because that alone tells other claims of Ray's
@@ -11,25 +11,38 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
 from airflow_raytpu.model.errors import BrokenSliceError, NoSliceError
-from airflow_raytpu.placement.catalogue import GENERATIONS, find
 from airflow_raytpu.placement.plan import SlicePlan
-from airflow_raytpu.placement.topology import TpuSlice
+from airflow_raytpu.runtime import division
+from airflow_raytpu.runtime.survey import (
+    NAME,
+    NODE,
+    POD,
+    TOPOLOGY,
+    WORKER,
+    Host,
+    SliceView,
+    describe,
+    slice_name,
+    survey,
+    verify,
+    worker_id,
+)
 
 REPORT_INTERVAL_S = 30.0
 """How often a wait says what it sees."""
 
-_NAME, _WORKER, _TOPOLOGY, _POD = (f"ray.io/tpu-{what}" for what in ("slice-name", "worker-id", "topology", "pod-type"))
-_NODE = "ray.io/node-id"
 _POLL_S = 0.5
 _CLAIM_S = 3.0
+_AGAIN_S = 30.0
+"""How long a slice that is ours may take to be free of the try before."""
+
 _LIES = 3
 _JOB_ID = 8
 
@@ -37,52 +50,11 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class SliceView:
-    """One slice as the cluster's nodes show it now.
-
-    :param missing: worker ids with no living host.
-    :param busy_chips: chips that somebody holds.
-    :param fault: why it is not whole, empty where it is.
-    :param claimed: whether somebody holds its head, which keeps others off it before any chip is held; a single host
-        is not held that way.
-    :param jobs: Ray jobs whose placement groups are on it.
-    """
-
-    name: str
-    hosts: int
-    missing: tuple[int, ...]
-    busy_chips: int
-    fault: str = ""
-    claimed: bool = False
-    jobs: tuple[str, ...] = ()
-
-    @property
-    def state(self) -> str:
-        if self.fault:
-            return "broken"
-        return "busy" if self.busy_chips or self.claimed else "free"
-
-    @property
-    def note(self) -> str:
-        """What there is to say about it beyond its state."""
-        if self.fault:
-            return f"{self.name}: {self.fault}"
-        return f"{self.name}: job {', '.join(self.jobs)}" if self.state == "busy" and self.jobs else ""
-
-
-@dataclass(frozen=True, slots=True)
-class Host:
-    """One bundle of a reserved slice, and the host it is on."""
-
-    bundle: int
-    node_id: str
-    slice_name: str
-    worker_id: int
-
-
-@dataclass(frozen=True, slots=True)
 class ReservedSlice:
-    """A whole slice that is ours until its context ends. ``hosts`` are in order of slice and worker id."""
+    """A whole slice that is ours. ``hosts`` are in order of slice and worker id.
+
+    :param group: holds the chips, one bundle a host, until somebody removes it for a group of its own on these hosts.
+    """
 
     plan: SlicePlan
     group: Any
@@ -93,95 +65,14 @@ class ReservedSlice:
         return tuple(dict.fromkeys(host.slice_name for host in self.hosts))
 
 
-def survey(
-    plan: SlicePlan,
-    nodes: Sequence[Mapping[str, Any]],
-    free: Mapping[str, Mapping[str, float]],
-    holders: Mapping[str, AbstractSet[str]] | None = None,
-) -> list[SliceView]:
-    """The slices of the plan's shape among *nodes*, as ``ray.nodes()`` gives them. Pure.
-
-    :param free: free resources by node id; Ray leaves out what is at zero.
-    :param holders: jobs with a placement group there, by node id.
-    """
-    views, head = [], plan.slice.shape.head_resource if plan.slice.hosts > 1 else None
-    for name, members in sorted(_by_slice(plan, nodes).items()):
-        chips = sum(node["Resources"].get("TPU", 0) for node in members)
-        spare = sum(free.get(node["NodeID"], {}).get("TPU", 0) for node in members)
-        ids = sorted(_worker_id(node) for node in members)
-        views.append(
-            SliceView(
-                name,
-                len(members),
-                tuple(sorted(set(range(plan.slice.hosts)) - set(ids))),
-                round(chips - spare),
-                _fault(plan, ids, chips),
-                any(head in node["Resources"] and head not in free.get(node["NodeID"], {}) for node in members),
-                tuple(sorted({job for node in members for job in (holders or {}).get(node["NodeID"], ())})),
-            )
-        )
-    return views
-
-
-def _fault(plan: SlicePlan, ids: Sequence[int], chips: float) -> str:
-    """Why hosts with these worker ids and chips are no whole slice, empty where they are one."""
-    hosts = plan.slice.hosts
-    if missing := sorted(set(range(hosts)) - set(ids)):
-        return f"host {', '.join(map(str, missing))} of {hosts} missing"
-    if list(ids) != list(range(hosts)):
-        return f"worker ids {list(ids)} where 0-{hosts - 1} are due"
-    return "" if chips == plan.slice.chips else f"{chips:g} of {plan.slice.chips} chips"
-
-
-def describe(plan: SlicePlan, views: Sequence[SliceView]) -> str:
-    """``2 slices of v6e 4x4 present: 1 busy, 1 broken (rtc-a-0: job 03000000; rtc-a-1: host 2 of 4 missing)``."""
-    what = f"of {plan.slice.accelerator} {plan.slice.topology}"
-    if not views:
-        return f"no slice {what} present"
-    counts = Counter(view.state for view in views)
-    notes = "; ".join(view.note for view in views if view.note)
-    states = ", ".join(f"{counts[state]} {state}" for state in ("free", "busy", "broken") if counts[state])
-    return f"{len(views)} slice{'s' * (len(views) > 1)} {what} present: {states}" + (f" ({notes})" if notes else "")
-
-
-def verify(plan: SlicePlan, hosts: Sequence[Host]) -> None:
-    """:raises BrokenSliceError: the bundles are not whole slices with worker ids 0..n-1, each once."""
-    found = defaultdict(list)
-    for host in hosts:
-        found[host.slice_name].append(host.worker_id)
-    due = list(range(plan.slice.hosts))
-    if len(found) != plan.slice.num_slices or any(sorted(ids) != due for ids in found.values()):
-        seen = "; ".join(f"{name}: worker ids {sorted(ids)}" for name, ids in sorted(found.items()))
-        raise BrokenSliceError(
-            f"The hosts that Ray gave are not {plan.slice.describe()}: {seen}.",
-            "Look at the TPU_NAME and TPU_WORKER_ID of these hosts; a slice that lies must be made anew.",
-        )
-
-
-def own_slice(nodes: Sequence[Mapping[str, Any]]) -> TpuSlice:
-    """The one shape that a cluster has, for a job that takes the cluster's own.
-
-    :raises NoSliceError: it has none, or several.
-    """
-    shapes = {
-        str(TpuSlice.parse(_shape_text(node)))
-        for node in nodes
-        if node["Alive"] and _TOPOLOGY in node.get("Labels", {})
-    }
-    if len(shapes) != 1:
-        raise NoSliceError(
-            f"The task names no slice and its cluster has {', '.join(sorted(shapes)) or 'no TPU at all'}.",
-            "Give the task slice=...",
-        )
-    return TpuSlice.parse(shapes.pop())
-
-
 def look(plan: SlicePlan) -> list[SliceView]:
     """:func:`survey` of the cluster this process is connected to."""
     import ray
     from ray._private.state import available_resources_per_node
 
-    return survey(plan, ray.nodes(), available_resources_per_node(), _holders())
+    nodes = ray.nodes()
+    divisions = division.known(plan, nodes)
+    return survey(plan, nodes, available_resources_per_node(), _holders(), divisions)
 
 
 class Lookout:
@@ -211,41 +102,116 @@ class Lookout:
 
 @contextmanager
 def reserve(plan: SlicePlan, until: float, tell: Callable[[str], None]) -> Iterator[ReservedSlice]:
-    """Hold whole slices as *plan* says, proven whole, and give them back whatever happens.
+    """:meth:`Tenancy.take` once, and give it back whatever happens."""
+    with Tenancy(plan, tell) as tenancy:
+        yield tenancy.take(until)
 
-    :param until: when to give up, in seconds since the epoch.
+
+class Tenancy:
+    """One job's hold on whole slices, over several tries. Its end gives them back.
+
     :param tell: is told what is seen while it waits.
-    :raises NoSliceError: none in time.
-    :raises BrokenSliceError: what Ray gave was not what its labels say, several times.
     """
-    lookout, began, lies = Lookout(plan, tell), time.time(), 0
-    with _Demand(plan) as demand:
-        while True:
-            with ExitStack() as held:
+
+    def __init__(self, plan: SlicePlan, tell: Callable[[str], None]) -> None:
+        self._plan, self._tell = plan, tell
+        self._heads, self._chips = ExitStack(), ExitStack()
+        self._views: tuple[SliceView, ...] = ()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._give_back()
+
+    def take(self, until: float) -> ReservedSlice:
+        """Hold whole slices as the plan says, proven whole: those of the try before, as long as they are.
+
+        :param until: when to give up, in seconds since the epoch.
+        :raises NoSliceError: none in time.
+        :raises BrokenSliceError: what Ray gave was not what its labels say, several times.
+        """
+        held = self._again() if self._views else None
+        return held or self._find(until)
+
+    def _again(self) -> ReservedSlice | None:
+        """The slices of the try before, whose heads are still ours; ``None`` once one of them is not whole."""
+        self._chips.close()
+        names, until = {view.name for view in self._views}, time.time() + _AGAIN_S
+        while time.time() < until:
+            mine = [view for view in look(self._plan) if view.name in names and not view.fault]
+            if len(mine) < len(names):
+                break
+            try:
+                held = self._claim_chips()
+            except BrokenSliceError as error:
+                log.warning("%s", error.cause)
+                break
+            if held is not None:
+                return held
+        self._give_back()
+        return None
+
+    def _find(self, until: float) -> ReservedSlice:
+        lookout, began, lies = Lookout(self._plan, self._tell), time.time(), 0
+        with _Demand(self._plan) as demand:
+            while True:
                 try:
-                    claimed = _claim(plan, demand.meet(lookout.look()), held)
+                    held = self._claim(demand.meet(self._look(lookout)))
                 except BrokenSliceError as error:
                     lies += 1
                     if lies == _LIES:
                         raise
                     log.warning("%s Trying again.", error.cause)
-                    claimed = None
-                if claimed is not None:
-                    yield claimed
-                    return
-            if time.time() > until:
-                raise lookout.too_late(until - began)
-            time.sleep(_POLL_S)
+                    held = None
+                if held is not None:
+                    return held
+                self._give_back()
+                if time.time() > until:
+                    raise lookout.too_late(until - began)
+                time.sleep(_POLL_S)
+
+    def _look(self, lookout: Lookout) -> list[SliceView]:
+        views = lookout.look()
+        lacks = self._plan.slice.part_of and not any(view.state == "free" for view in views)
+        return lookout.look() if lacks and division.find_out(self._plan) else views
+
+    def _claim(self, views: Sequence[SliceView]) -> ReservedSlice | None:
+        """One try at these; ``None`` where there are none or somebody was faster."""
+        if not views:
+            return None
+        self._views = tuple(views)
+        # A single host may have no head on GKE, and Ray asks for none. The head of a part is for whoever wants all.
+        headless = self._plan.slice.hosts == 1 or self._plan.slice.part_of
+        if not headless and not all(self._hold_head(view) for view in views):
+            return None
+        return self._claim_chips()
+
+    def _claim_chips(self) -> ReservedSlice | None:
+        pins = [pin for view in self._views for pin in _pins(self._plan, view)]
+        group = _group(self._plan.bundles, pins, self._chips)
+        if not group.wait(_CLAIM_S):
+            self._chips.close()
+            return None
+        return ReservedSlice(self._plan, group, _placed(self._plan, group, self._views))
+
+    def _hold_head(self, view: SliceView) -> bool:
+        """Take the head resource of one slice; ``False`` where somebody else has it."""
+        labels = {WORKER: "0", POD: self._plan.pod_type, NAME: view.name}
+        head = self._plan.slice.whole.head_resource
+        return bool(_group([{head: 1}], [labels], self._heads).wait(_CLAIM_S))
+
+    def _give_back(self) -> None:
+        self._chips.close()
+        self._heads.close()
+        self._views = ()
 
 
-@contextmanager
-def cordon(plan: SlicePlan) -> Iterator[ExitStack]:
-    """Keep claims of Ray's own off the broken slices, by holding their heads. Close what it yields to end it early."""
-    with ExitStack() as held:
-        for view in look(plan):
-            if view.fault and not view.claimed and 0 not in view.missing and _hold_head(plan, view.name, held):
-                log.warning("slice %s is broken (%s) and kept aside", view.name, view.fault)
-        yield held
+def _pins(plan: SlicePlan, view: SliceView) -> list[dict[str, str]]:
+    """Labels of the hosts of one slice or part, one for each bundle."""
+    if view.of:
+        return [{NAME: view.of, WORKER: str(worker)} for worker in view.workers]
+    return [{NAME if plan.slice.hosts > 1 else NODE: view.name}] * plan.slice.hosts
 
 
 class _Demand:
@@ -262,10 +228,10 @@ class _Demand:
     def __exit__(self, *_: object) -> None:
         self._held.close()
 
-    def meet(self, views: Sequence[SliceView]) -> list[str]:
-        """The names of free slices if there are enough, else none, and more are asked for."""
+    def meet(self, views: Sequence[SliceView]) -> list[SliceView]:
+        """Free slices if there are enough, else none, and more are asked for."""
         due = self._plan.slice.num_slices
-        free = [view.name for view in views if view.state == "free"]
+        free = [view for view in views if view.state == "free"]
         if len(free) >= due:
             self._drop()
             return free[:due]
@@ -283,42 +249,21 @@ class _Demand:
     def _ask(self) -> Any:
         import ray
 
-        plan, single = self._plan, self._plan.slice.hosts == 1
-        key = _NODE if single else _NAME
+        plan, shape = self._plan, self._plan.slice.whole
+        single = not shape.multi_host
+        key = NODE if single else NAME
         # Of other shapes too: equal chips make an equal head.
-        alike = [node["Labels"] for node in ray.nodes() if node.get("Labels", {}).get(_POD) == plan.pod_type]
+        alike = [node["Labels"] for node in ray.nodes() if node.get("Labels", {}).get(POD) == plan.pod_type]
         present = sorted({labels[key] for labels in alike if key in labels})
         # As Ray itself asks for a slice: by its head, and a single host by what it has.
-        bundle = plan.bundle if single else {plan.slice.shape.head_resource: 1}
-        labels = {_POD: plan.pod_type, **({_TOPOLOGY: plan.slice.topology} if single else {_WORKER: "0"})}
+        bundle = plan.bundle if single else {shape.head_resource: 1}
+        # Not by worker id: an autoscaler knows none before the host is there, and would add nothing (Ray 2.60). That it
+        # is the first host follows from the head.
+        labels = {POD: plan.pod_type, TOPOLOGY: shape.topology} if single else {POD: plan.pod_type}
         if present:
             # No space after the comma: Ray takes it for a part of the name (2.60).
             labels[key] = f"!in({','.join(present)})"
         return _group([bundle], [labels], self._held)
-
-
-def _claim(plan: SlicePlan, names: Sequence[str], held: ExitStack) -> ReservedSlice | None:
-    """One try at the slices called *names*; ``None`` where there are none or somebody was faster.
-
-    *held* gives back what was taken.
-    """
-    if not names:
-        return None
-    single = plan.slice.hosts == 1
-    # A single host may have no head on GKE, and Ray asks for none.
-    if not single and not all(_hold_head(plan, name, held) for name in names):
-        return None
-    pins = [{_NODE if single else _NAME: name} for name in names for _ in range(plan.slice.hosts)]
-    group = _group(plan.bundles, pins, held)
-    if not group.wait(_CLAIM_S):
-        return None
-    return ReservedSlice(plan, group, _placed(plan, group))
-
-
-def _hold_head(plan: SlicePlan, name: str, held: ExitStack) -> bool:
-    """Take the head resource of one slice; ``False`` where somebody else has it."""
-    labels = {_WORKER: "0", _POD: plan.pod_type, _NAME: name}
-    return bool(_group([{plan.slice.shape.head_resource: 1}], [labels], held).wait(_CLAIM_S))
 
 
 def _group(bundles: list[dict[str, int]], labels: list[dict[str, str]], held: ExitStack) -> Any:
@@ -349,7 +294,7 @@ def _holders() -> dict[str, set[str]]:
     return found
 
 
-def _placed(plan: SlicePlan, group: Any) -> tuple[Host, ...]:
+def _placed(plan: SlicePlan, group: Any, views: Sequence[SliceView]) -> tuple[Host, ...]:
     """Where the bundles of *group* are.
 
     :raises BrokenSliceError: not on whole slices.
@@ -360,41 +305,9 @@ def _placed(plan: SlicePlan, group: Any) -> tuple[Host, ...]:
     nodes = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
     where = placement_group_table(group)["bundles_to_node_id"]
     hosts = [
-        Host(int(bundle), node_id, _slice_name(plan, nodes[node_id]), _worker_id(nodes[node_id]))
+        Host(int(bundle), node_id, slice_name(plan.slice.whole, nodes[node_id]), worker_id(nodes[node_id]))
         for bundle, node_id in where.items()
         if node_id in nodes
     ]
-    verify(plan, hosts)
+    verify(plan, hosts, views[0].workers)
     return tuple(sorted(hosts, key=lambda host: (host.slice_name, host.worker_id)))
-
-
-def _by_slice(plan: SlicePlan, nodes: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    found = defaultdict(list)
-    for node in nodes:
-        labels = node.get("Labels", {})
-        if node["Alive"] and labels.get(_POD) == plan.pod_type and labels.get(_TOPOLOGY) == plan.slice.topology:
-            found[_slice_name(plan, node)].append(node)
-    # One topology can be there on two machines: 2x4 is one host with 8 chips, or two with 4.
-    others = {shape.chips_per_host for shape in find(plan.slice.accelerator, plan.slice.topology)}
-    others.discard(plan.chips_per_worker)
-    return {
-        name: members
-        for name, members in found.items()
-        if max(node["Resources"].get("TPU", 0) for node in members) not in others
-    }
-
-
-def _slice_name(plan: SlicePlan, node: Mapping[str, Any]) -> str:
-    # A single host has no slice name on GKE, and is its own slice.
-    return str(node["NodeID"] if plan.slice.hosts == 1 else node["Labels"].get(_NAME, node["NodeID"]))
-
-
-def _worker_id(node: Mapping[str, Any]) -> int:
-    return int(node["Labels"].get(_WORKER, 0))
-
-
-def _shape_text(node: Mapping[str, Any]) -> str:
-    """A node's slice as :meth:`TpuSlice.parse` reads it; the machine only matters where a topology is on two."""
-    labels, chips = node["Labels"], int(node["Resources"].get("TPU", 0))
-    generation = next(g for g in GENERATIONS.values() if labels[_POD].startswith(f"{g.ray_version}-"))
-    return f"{generation.name}:{labels[_TOPOLOGY]}@{generation.machines[chips]}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import math
 import os
 import time
 from collections.abc import Mapping
@@ -14,11 +13,11 @@ from urllib.parse import quote
 
 import ray
 
-from airflow_raytpu.model.errors import LostError, PlaceError, RayTpuError
+from airflow_raytpu.model.errors import LostError, NoSliceError, PlaceError, RayTpuError
 from airflow_raytpu.model.request import RayRequest
 from airflow_raytpu.placement.plan import SlicePlan, plan
 from airflow_raytpu.placement.topology import TpuSlice
-from airflow_raytpu.runtime import files, relay, slices
+from airflow_raytpu.runtime import files, relay
 from airflow_raytpu.runtime.author import AuthorError, first_to_blame
 from airflow_raytpu.runtime.commits import Commit, committed, sweep
 from airflow_raytpu.runtime.datasets import PerRank, inputs
@@ -26,12 +25,16 @@ from airflow_raytpu.runtime.faults import EVICTED, causes, first_line
 from airflow_raytpu.runtime.lineage import lineage
 from airflow_raytpu.runtime.loop import Settings, run_loop
 from airflow_raytpu.runtime.outbox import Outbox
+from airflow_raytpu.runtime.slices import ReservedSlice, Tenancy
+from airflow_raytpu.runtime.survey import own_slice
 from airflow_raytpu.runtime.watch import Watch
 
 if TYPE_CHECKING:
     from ray.train.v2.jax import JaxTrainer
 
-_START_S = 60.0
+_START_S = 20.0
+"""How long Ray Train waits for hosts that are held for it: one that is not there by then is not coming."""
+
 _SNAPSHOT = "checkpoint_manager_snapshot.json"
 _TUNING = {
     # Ray's defaults poll the workers every 2 s: an error and the end of the loop would wait for it, twice.
@@ -45,6 +48,10 @@ _TUNING = {
 
 
 log = logging.getLogger(__name__)
+
+
+class TakenError(Exception):
+    """Somebody was faster at the chips of our slice, or a host went, before the workers were there."""
 
 
 @dataclass
@@ -64,7 +71,7 @@ def run(request: RayRequest, outbox: Outbox) -> Mapping[str, Any]:
     :raises NoSliceError: no whole slice in time.
     :raises LostError: the slice was lost more often than ``evictions`` allows.
     """
-    shape = TpuSlice.parse(request.slice) if request.slice else slices.own_slice(ray.nodes())
+    shape = TpuSlice.parse(request.slice) if request.slice else own_slice(ray.nodes())
     job = _Job(request, outbox, plan(shape))
     return job.run()
 
@@ -77,20 +84,37 @@ class _Job:
         self._lineage = lineage(request, self._arguments["resume"])
         self._inputs = inputs(request.arguments.get("datasets") or {}, slice_plan.workers)
         self._tally = Tally()
+        self._until = request.limits.slice_until
 
     def run(self) -> Mapping[str, Any]:
         os.environ.update({name: os.environ.get(name, value) for name, value in _TUNING.items()})
         sweep(self._root)
+        with Tenancy(self._plan, self._tell_wait) as tenancy:
+            while True:
+                restore = self._choose()
+                try:
+                    value = self._started(tenancy, restore)
+                except AuthorError as error:
+                    self._spend("failures", error)
+                except LostError as error:
+                    self._spend("evictions", error)
+                else:
+                    return self._result(value)
+
+    def _tell_wait(self, seen: str) -> None:
+        # To wait for another slice in the middle of a run is no stall: it has a limit of its own.
+        self._outbox.tell(message=seen, at=time.time())
+
+    def _started(self, tenancy: Tenancy, restore: Commit | None) -> dict[str, Any]:
+        """A try on a slice that is held, and another where its workers did not get there."""
         while True:
-            restore = self._choose()
             try:
-                value = self._try(restore)
-            except AuthorError as error:
-                self._spend("failures", error)
-            except LostError as error:
-                self._spend("evictions", error)
-            else:
-                return self._result(value)
+                return self._try(tenancy, restore)
+            except TakenError as error:
+                log.warning("%s Looking for a slice again.", error)
+                if time.time() > self._until:
+                    lever = "Raise slice_wait, or see who takes chips without a slice."
+                    raise NoSliceError(str(error), lever) from error
 
     def _choose(self) -> Commit | None:
         """The checkpoint all workers restore: chosen once, here, so that they cannot differ."""
@@ -111,29 +135,40 @@ class _Job:
         setattr(self._tally, budget, used)
         log.warning("%s\n%s of %s %s used; starting again.", error, used, allowed, budget)
         self._outbox.tell(phase="starting again", message=f"{used} of {allowed} {budget} used")
+        limits = self._request.limits
+        self._until = min(limits.total_until, max(limits.slice_until, time.time() + limits.slice_wait_s))
 
-    def _try(self, restore: Commit | None) -> dict[str, Any]:
+    def _try(self, tenancy: Tenancy, restore: Commit | None) -> dict[str, Any]:
         """One group of workers from start to end; what its rank 0 returned."""
         from ray.train import ControllerError, TrainingFailedError, WorkerGroupError
 
-        with slices.cordon(self._plan) as cordon:
-            # Until Ray has chosen: a slice that heals is not kept from others while we train.
-            watch = Watch(self._request, self._outbox, self._plan, on_slice=cordon.close)
-            try:
-                with relay.Pump(watch.turn):
-                    result = self._trainer(restore).fit()
-            except WorkerGroupError as error:
-                raise self._blame(error.worker_failures) from error
-            except ControllerError as error:
-                raise self._explain(error.controller_failure, watch) from error
-            except TrainingFailedError as error:
-                raise LostError(f"The slice was taken away: {error}", EVICTED) from error
-            finally:
-                self._tally.held_s += watch.held_s()
+        watch, held_at = Watch(self._request, self._outbox), 0.0
+        try:
+            with relay.Pump(watch.turn):
+                held = self._hold(tenancy)
+                held_at = time.time()
+                result = self._trainer(held, restore).fit()
+        except WorkerGroupError as error:
+            raise self._blame(error.worker_failures) from error
+        except ControllerError as error:
+            raise self._explain(error.controller_failure) from error
+        except TrainingFailedError as error:
+            raise LostError(f"The slice was taken away: {error}", EVICTED) from error
+        finally:
+            self._tally.held_s += time.time() - held_at if held_at else 0.0
         ended = {**watch.reported, **(result.return_value or {})}
         if "checkpoint" not in ended and result.checkpoint is not None:
             ended["checkpoint"] = f"{self._root}/{quote(result.checkpoint.path.rpartition('/')[2])}"
         return ended
+
+    def _hold(self, tenancy: Tenancy) -> ReservedSlice:
+        """:raises NoSliceError: none in time."""
+        self._outbox.tell(phase="waiting for a slice", message="")
+        held = tenancy.take(self._until)
+        latest = self._outbox.latest
+        slice_at = latest.slice_at if latest.first_at else time.time()
+        self._outbox.tell(phase="setting up", slice_at=slice_at, message=f"on {', '.join(held.names)}")
+        return held
 
     def _blame(self, errors: Mapping[int, BaseException]) -> Exception:
         """Whose fault a failed gang is. The author's error wins over a lost host: hosts go down with the others."""
@@ -147,7 +182,7 @@ class _Job:
                 return LostError(f"The worker of rank {rank} was lost: {first_line(error)}", EVICTED)
         return to_blame or LostError("The workers ended and did not say why.", EVICTED)
 
-    def _explain(self, error: BaseException, watch: Watch) -> Exception:
+    def _explain(self, error: BaseException) -> Exception:
         """What a failed start means."""
         from ray.train.v2._internal.exceptions import WorkerGroupStartupFailedError, WorkerGroupStartupTimeoutError
 
@@ -155,43 +190,31 @@ class _Job:
             if isinstance(cause, (RayTpuError, AuthorError)):
                 return cause
             if isinstance(cause, WorkerGroupStartupTimeoutError):
-                return watch.lookout.too_late(self._request.limits.slice_wait_s)
+                return TakenError(f"The workers did not get onto the slice within {_START_S:.0f} s.")
             if isinstance(cause, WorkerGroupStartupFailedError):
                 return LostError(f"The workers could not be started: {first_line(error)}", EVICTED)
         return PlaceError(f"Ray Train failed: {type(error).__name__}: {first_line(error)}", "The job's log has it all.")
 
-    def _trainer(self, restore: Commit | None) -> JaxTrainer:
-        from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+    def _trainer(self, held: ReservedSlice, restore: Commit | None) -> JaxTrainer:
+        from ray.train import CheckpointConfig, FailureConfig, RunConfig
         from ray.train.v2.jax import JaxTrainer
 
-        from airflow_raytpu.runtime.gang import Gang, ReportRelay
+        from airflow_raytpu.runtime.gang import Gang, HandOver, ReportRelay, scaling
 
-        wait_s = max(1.0, self._request.limits.slice_until - time.time())
-        start_s = min(_START_S, wait_s)
-        os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = f"{start_s:.0f}"
-        single = self._plan.workers == 1
+        name = self._request.name
+        os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = f"{_START_S:.0f}"
         return JaxTrainer(
             functools.partial(run_loop, self._settings(restore)),
             train_loop_config=dict(self._arguments["train_loop_config"]),
-            jax_config=Gang(use_tpu=True, request=self._request.name, plan=self._plan),
-            scaling_config=ScalingConfig(
-                use_tpu=True,
-                num_workers=self._plan.workers,
-                # Ray takes a single host out of any slice, unless its label says which (Ray 2.60).
-                topology=None if single else self._plan.slice.topology,
-                label_selector={"ray.io/tpu-topology": self._plan.slice.topology} if single else None,
-                accelerator_type=self._plan.accelerator_type,
-                resources_per_worker={"CPU": 1, "TPU": self._plan.chips_per_worker},
-            ),
+            jax_config=Gang(use_tpu=True, request=name, plan=self._plan, hosts=held.hosts),
+            scaling_config=scaling(held),
             run_config=RunConfig(
                 name="checkpoints",
                 storage_path=files.native(self._request.storage),
                 # The two budgets are kept here: Ray counts a lost host as the author's failure.
-                failure_config=FailureConfig(
-                    max_failures=0, max_preemption_failures=0, controller_failure_limit=math.floor(wait_s / start_s)
-                ),
+                failure_config=FailureConfig(max_failures=0, max_preemption_failures=0, controller_failure_limit=0),
                 checkpoint_config=CheckpointConfig(num_to_keep=None),
-                callbacks=[ReportRelay(self._request.name)],
+                callbacks=[HandOver(held), ReportRelay(name)],
             ),
             datasets=dict.fromkeys(self._inputs, _nothing),
             dataset_config=PerRank(self._inputs),

@@ -14,7 +14,7 @@ from ray.util.placement_group import placement_group_table
 from airflow_raytpu.model.errors import RayTpuError
 from airflow_raytpu.placement.plan import plan
 from airflow_raytpu.placement.topology import TpuSlice
-from airflow_raytpu.runtime import slices
+from airflow_raytpu.runtime import slices, survey
 from airflow_raytpu.runtime.slices import reserve
 
 held = ExitStack()
@@ -46,17 +46,17 @@ def give():
     return {}
 
 
-find_fault = slices._fault
+find_fault = survey._fault
 
 
 def lie():
     """From now on the survey finds every slice whole, whatever is missing."""
-    slices._fault = lambda *_: ""
+    survey._fault = lambda *_: ""
     return {}
 
 
 def truth():
-    slices._fault = find_fault
+    survey._fault = find_fault
     return {}
 
 

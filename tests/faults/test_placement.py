@@ -10,16 +10,19 @@ import json
 import select
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.faults.placement_trainer import Trainer
 from tests.simulated_cluster import SimulatedCluster, running_cluster, wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
+PART = "v6e:2x4/4x4"
 BIG, FOUR, EIGHT = "v6e:4x4", "v6e:2x4@ct6e-standard-4t", "v6e:2x4@ct6e-standard-8t"
 TWO = "v6e:2x4*2@ct6e-standard-4t"
 BIG_NAME, FOUR_NAMES, EIGHT_NAME = "tests-shared-0", ["tests-shared-1", "tests-shared-2"], "tests-shared-3"
@@ -45,6 +48,9 @@ class Driver:
         line = self.process.stdout.readline()
         assert line, "the driver ended"
         return json.loads(line)
+
+    def has_answered(self):
+        return bool(select.select([self.process.stdout], [], [], 0)[0])
 
     def kill(self):
         self.process.kill()
@@ -177,6 +183,54 @@ def test_a_request_for_two_slices_that_gets_one_keeps_nothing(first, second):
     late = first("take", TWO, 3)
     assert "2 slices of v6e 2x4 present: 1 free, 1 busy" in late["error"]
     second("give")
+
+
+def test_two_parts_of_one_slice_are_held_by_two_and_a_third_waits(mixed, first, second):
+    ones = [first("take", PART, 30), second("take", PART, 30)]
+    assert sorted(one["workers"] for one in ones) == [[0, 1], [2, 3]]
+    assert [one["on"] for one in ones] == [[BIG_NAME] * 2] * 2
+    with driver(mixed) as third:
+        late = third("take", PART, 1)
+        assert "2 parts 2x4 of v6e 4x4 present: 2 busy (tests-shared-0/0: job" in late["error"]
+        late = third("take", BIG, 1)
+        assert "1 slice of v6e 4x4 present: 1 busy" in late["error"]
+        third.start("take", PART, 20)
+        first("give")
+        # Ray itself would hand out the part that is still held.
+        assert third.answer()["workers"] == ones[0]["workers"]
+    second("give")
+
+
+def test_nobody_gets_a_part_of_a_slice_that_is_held(first, second):
+    first("take", BIG, 20)
+    assert "2 parts 2x4 of v6e 4x4 present: 2 busy" in second("take", PART, 1)["error"]
+    first("give")
+
+
+def test_a_job_keeps_its_slice_from_one_try_to_the_next(mixed, first, second, tmp_path):
+    # Ray would take this shape for single hosts, and the workers of one job onto two of the three slices with it.
+    (held,) = set(first("take", FOUR, 20)["on"])
+    (free,) = set(FOUR_NAMES) - {held}
+    trainer = Trainer(mixed, tmp_path)
+    request = trainer.request("again", FOUR, "fails_once", failures=1, mark=str(tmp_path / "failed"))
+
+    def wait_beside_it():
+        wait_for(lambda: "setting up" in trainer.progress(request))
+        second.start("take", FOUR, 100)
+        wait_for(lambda: "PENDING" in first("left")["groups"], within_s=20)
+        (tmp_path / "waiting").touch()
+
+    beside = threading.Thread(target=wait_beside_it)
+    beside.start()
+    value = trainer.run(request)
+    beside.join()
+
+    assert (value["failures"], value["processes"], value["devices"]) == (1, 2, 8)
+    assert value["metrics"]["on"] == int(free[-1])
+    # Whoever waited all along comes after it, not between.
+    assert second.answer()["on"] == [free] * 2
+    second("give")
+    first("give")
 
 
 def test_a_killed_driver_leaves_nothing_whether_it_held_or_waited(mixed, first):

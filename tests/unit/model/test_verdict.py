@@ -8,7 +8,7 @@ import pytest
 
 from airflow_raytpu.model.deadlines import Deadlines
 from airflow_raytpu.model.errors import UserCodeError
-from airflow_raytpu.model.observation import ClusterState, JobState, Observation, Progress
+from airflow_raytpu.model.observation import ClusterState, Fault, JobState, Observation, Progress
 from airflow_raytpu.model.result import Outcome
 from airflow_raytpu.model.verdict import Phase, Verdict, judge
 
@@ -84,6 +84,49 @@ def test_a_job_on_a_lost_cluster_is_lost(cluster):
 @pytest.mark.parametrize("cluster", [ClusterState.ABSENT, ClusterState.FAILED])
 def test_a_success_outlives_its_cluster(cluster):
     assert judge(seen(cluster, JobState.SUCCEEDED, outcome=GOOD), LIMITS, T0 + 1).phase is Phase.SUCCEEDED
+
+
+@pytest.mark.parametrize("cluster", [ClusterState.SUSPENDED, ClusterState.STARTING, ClusterState.READY])
+@pytest.mark.parametrize(
+    ("job", "began"), [(JobState.QUEUED, 0.0), (JobState.RUNNING, T0 + 61), (JobState.UNRECOGNISED, T0 + 61)]
+)
+def test_a_run_whose_slice_was_taken_waits_for_another_one(cluster, job, began):
+    """Its last progress is old by now, and neither stall nor the first slice_wait counts any more."""
+    taken = seen(cluster, job, progress=RUNNING, began=began, detail="evicted (Preempted)")
+    for at in (T0 + 60 + 121, T0 + 601, T0 + 60 + 600):
+        verdict = judge(taken, LIMITS, at)
+        assert (verdict.phase, verdict.message) == (Phase.WAITING, f"job {job.value}: evicted (Preempted)")
+    late = judge(taken, LIMITS, T0 + 60 + 601)
+    assert (late.phase, late.code, late.stop) == (Phase.FAILED, "RT203", True)
+
+
+def test_progress_of_the_present_run_counts_whenever_that_began():
+    again = seen(progress=replace(RUNNING, at=T0 + 70), began=T0 + 61)
+    assert judge(again, LIMITS, T0 + 71).phase is Phase.RUNNING
+    assert judge(again, LIMITS, T0 + 70 + 121).code == "RT206"
+
+
+FAULT = Fault(code="RT106", cause="numOfHosts is 3 where 4 are due.", lever="Ask for 4.")
+
+
+@pytest.mark.parametrize(
+    ("cluster", "job", "outcome"), list(itertools.product(ClusterState, [None, *JobState], [None, GOOD, BAD]))
+)
+def test_a_fault_ends_the_waiting_unless_the_work_has_its_own_word(cluster, job, outcome):
+    verdict = judge(seen(cluster, job, outcome=outcome, fault=FAULT), LIMITS, T0 + 1)
+    without = judge(seen(cluster, job, outcome=outcome), LIMITS, T0 + 1)
+    if outcome is BAD or job is JobState.SUCCEEDED:
+        assert verdict == without
+    else:
+        assert verdict == Verdict(phase=Phase.FAILED, message=FAULT.cause, code="RT106", lever=FAULT.lever, stop=True)
+
+
+def test_a_fault_takes_no_cluster_away_from_others():
+    assert not judge(seen(job=None, fault=FAULT, in_use=True), LIMITS, T0 + 1).stop
+
+
+def test_a_fault_that_came_with_no_answer_does_not_count():
+    assert not judge(replace(Observation.unreachable("503"), fault=FAULT), LIMITS, T0 + 1).phase.final
 
 
 def test_no_answer_is_never_a_verdict_until_a_deadline_passes():

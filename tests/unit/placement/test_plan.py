@@ -6,9 +6,8 @@ import pytest
 
 from airflow_raytpu import TpuSlice
 from airflow_raytpu.model.errors import BatchSizeError, SliceShapeError
-from airflow_raytpu.model.request import Kind
 from airflow_raytpu.placement import catalogue
-from airflow_raytpu.placement.groups import CpuGroup, check_fits, check_placeable, plan_cluster
+from airflow_raytpu.placement.groups import CpuGroup, check_fits, plan_cluster
 from airflow_raytpu.placement.plan import plan, whole_number
 
 SLICES = [TpuSlice(row.generation.name, row.topology, machine_type=row.machine_type) for row in catalogue.shapes()]
@@ -73,6 +72,8 @@ def test_a_cluster_has_one_shape(slices, says):
         ("v6e:4x4", "v6e:4x4", ""),
         ("v6e:4x4", "v6e:4x4*2", ""),
         ("v6e:4x4*2", "v6e:4x4", "2 slices on a cluster of 1"),
+        ("v6e:2x4/4x4", "v6e:4x4", ""),
+        ("v6e:2x4/4x4", "v6e:4x8*2", "asks for v6e:2x4/4x4 on a cluster of v6e:4x8"),
         ("v6e:2x2", "v6e:4x4", "asks for v6e:2x2 on a cluster of v6e:4x4"),
         ("v5e:4x4", "v6e:4x4", "on a cluster of v6e:4x4"),
     ],
@@ -85,29 +86,19 @@ def test_a_job_asks_for_what_its_cluster_has(job, cluster, says):
         check_fits(TpuSlice.parse(job), TpuSlice.parse(cluster))
 
 
-@pytest.mark.parametrize(
-    ("kind", "text", "in_cluster", "says"),
-    [
-        (Kind.TRAIN, "v6e:4x4", 5, ""),
-        (Kind.TRAIN, "v6e:2x4@4t", 1, ""),
-        (Kind.TRAIN, "v6e:2x4@4t", 2, r"for 1 host of 8 chips, and with 2 such slices"),
-        (Kind.TRAIN, "v6e:2x4*2@4t", 1, "puts workers of one job on two"),
-        (Kind.INFERENCE, "v6e:2x4@4t", 2, ""),
-        (Kind.TRAIN, "v6e:2x4@8t", 2, ""),
-        (Kind.TRAIN, "tpu7x:4x12x16", 1, "Ray 2.60 does not"),
-        (Kind.INFERENCE, "v4:12x16x16", 1, "Ray 2.60 does not"),
-        (Kind.CLUSTER, "v4:12x16x16", 1, ""),
-        (Kind.SERVE, "v4:12x16x16", 1, ""),
-    ],
-)
-def test_what_ray_would_hang_on_is_refused(kind, text, in_cluster, says):
-    asked = TpuSlice.parse(text)
-    if not says:
-        check_placeable(kind, asked, in_cluster)
-        return
-    with pytest.raises(SliceShapeError, match=says) as caught:
-        check_placeable(kind, asked, in_cluster)
-    assert caught.value.lever
+def test_a_single_host_is_told_that_it_could_be_a_part():
+    with pytest.raises(SliceShapeError, match=r"or give it v6e:2x2/4x4, or a cluster of v6e:2x2\."):
+        check_fits(TpuSlice("v6e", "2x2"), TpuSlice("v6e", "4x4"))
+
+
+def test_a_part_is_planned_by_its_own_hosts_on_nodes_of_the_whole():
+    planned = plan(TpuSlice.parse("v6e:2x4/4x4"))
+    assert (planned.workers, planned.devices, planned.mesh) == (2, 8, (8,))
+    assert planned.pod_type == "v6e-16"
+    assert planned.node_selector["cloud.google.com/gke-tpu-topology"] == "4x4"
+    assert planned.resources == {"TPU": 8}
+    with pytest.raises(SliceShapeError, match="no cluster is made of parts"):
+        plan_cluster([planned.slice])
 
 
 @pytest.mark.parametrize("value", [8, 8.0, "8"])

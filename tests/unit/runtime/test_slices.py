@@ -5,7 +5,8 @@ import pytest
 from airflow_raytpu.model.errors import BrokenSliceError, NoSliceError
 from airflow_raytpu.placement.plan import plan
 from airflow_raytpu.placement.topology import TpuSlice
-from airflow_raytpu.runtime.slices import Host, Lookout, describe, own_slice, survey, verify
+from airflow_raytpu.runtime.slices import Lookout
+from airflow_raytpu.runtime.survey import Host, describe, own_slice, survey, verify
 
 PLAN = plan(TpuSlice.parse("v6e:4x4"))
 
@@ -103,6 +104,65 @@ def test_single_hosts_are_slices_of_their_own():
     assert [(view.name, view.state) for view in views] == [("-0", "free"), ("other", "free")]
 
 
+def test_a_single_host_that_was_counted_on_is_broken():
+    # The TPU webhook gives a single host that is made anew the next worker id.
+    nodes = [node("", 1, topology="2x2", pod="v6e-4")]
+
+    views = survey(plan(TpuSlice.parse("v6e:2x2")), nodes, free(nodes))
+
+    assert [view.fault for view in views] == ["worker id 1 where 0 is due"]
+
+
+PART = plan(TpuSlice.parse("v6e:2x4/4x4"))
+DIVISION = {str(worker): {"ray.io/tpu-subslice-2x4": str(worker // 2)} for worker in range(4)}
+
+
+def parts(nodes, spare, division=DIVISION):
+    return survey(PART, nodes, spare, {}, {"a": division})
+
+
+def test_parts_are_free_and_busy_by_themselves():
+    nodes = slice_of("a")
+    spare = free(nodes)
+    del spare["a-3"]["TPU"]
+
+    views = parts(nodes, spare)
+
+    assert [(view.name, view.state, view.of, view.workers) for view in views] == [
+        ("a/0", "free", "a", (0, 1)),
+        ("a/1", "busy", "a", (2, 3)),
+    ]
+    assert describe(PART, views) == "2 parts 2x4 of v6e 4x4 present: 1 free, 1 busy"
+
+
+def test_a_part_needs_its_own_hosts_alone():
+    nodes = slice_of("a", (0, 1, 3))
+
+    assert [(view.name, view.state, view.fault) for view in parts(nodes, free(nodes))] == [
+        ("a/0", "free", ""),
+        ("a/1", "broken", "host 2 of 4 missing"),
+    ]
+
+
+def test_who_claims_the_whole_slice_has_its_parts():
+    nodes = slice_of("a")
+    nodes[0]["Resources"]["TPU-v6e-16-head"] = 1
+    spare = free(nodes)
+    del spare["a-0"]["TPU-v6e-16-head"]
+
+    assert {view.state for view in parts(nodes, spare)} == {"busy"}
+
+
+def test_a_slice_that_nobody_has_divided_and_a_torn_division_have_no_parts():
+    nodes = slice_of("a")
+
+    assert parts(nodes, free(nodes), {}) == []
+    assert [view.name for view in parts(nodes, free(nodes), {"0": {}, "1": {}, **{k: DIVISION[k] for k in "23"}})] == [
+        "a/1"
+    ]
+    assert [view.name for view in parts(nodes, free(nodes), {k: DIVISION[k] for k in "023"})] == ["a/1"]
+
+
 def hosts(*ids, name="a"):
     return [Host(index, f"n{index}", name, worker) for index, worker in enumerate(ids)]
 
@@ -117,6 +177,12 @@ def test_bundles_may_come_in_any_order():
 def test_bundles_that_are_no_whole_slice(wrong):
     with pytest.raises(BrokenSliceError, match="are not v6e 4x4: 4 hosts x 4 chips"):
         verify(PLAN, wrong)
+
+
+def test_a_part_is_verified_by_its_own_worker_ids():
+    verify(PART, hosts(3, 2), (2, 3))
+    with pytest.raises(BrokenSliceError, match="are not v6e 2x4 of a 4x4: 2 hosts x 4 chips: a: worker ids"):
+        verify(PART, hosts(0, 1), (2, 3))
 
 
 def test_several_slices_are_verified_each():

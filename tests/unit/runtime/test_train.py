@@ -1,7 +1,5 @@
 """Who is to blame for a gang that failed, and what is tried again."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from airflow_raytpu.model.errors import BrokenSliceError, LostError, NoSliceError, PlaceError
@@ -12,7 +10,7 @@ from airflow_raytpu.runtime.author import AuthorError
 from airflow_raytpu.runtime.commits import Commit, record
 from airflow_raytpu.runtime.loop import call_loop
 from airflow_raytpu.runtime.outbox import Outbox
-from airflow_raytpu.runtime.train import _Job
+from airflow_raytpu.runtime.train import TakenError, _Job
 
 AUTHORS = AuthorError("loop raised ValueError on rank 3.", "frames", 2.0)
 ECHO = AuthorError("loop raised JaxRuntimeError on rank 0.", "frames", 3.0, collateral=True)
@@ -57,24 +55,23 @@ def test_whose_fault_it_is(job, errors, expected, text):
 def test_what_a_failed_start_means(job):
     from ray.train.v2._internal.exceptions import WorkerGroupStartupFailedError, WorkerGroupStartupTimeoutError
 
-    lookout = SimpleNamespace(too_late=lambda wait_s: NoSliceError(f"none in {wait_s:.0f} s"))
-    explain, watch = job()._explain, SimpleNamespace(lookout=lookout)
+    explain = job()._explain
 
-    assert explain(BROKEN, watch) is BROKEN
-    assert str(explain(WorkerGroupStartupTimeoutError(4), watch)).startswith("none in 3600 s")
-    assert isinstance(explain(WorkerGroupStartupFailedError("gone"), watch), LostError)
+    assert explain(BROKEN) is BROKEN
+    assert isinstance(explain(WorkerGroupStartupTimeoutError(4)), TakenError)
+    assert isinstance(explain(WorkerGroupStartupFailedError("gone")), LostError)
     wrapped = RuntimeError("setup")
     wrapped.__cause__ = BROKEN
-    assert explain(wrapped, watch) is BROKEN
-    assert "Ray Train failed: KeyError" in str(explain(KeyError("x"), watch))
-    assert type(explain(KeyError("x"), watch)) is PlaceError
+    assert explain(wrapped) is BROKEN
+    assert "Ray Train failed: KeyError" in str(explain(KeyError("x")))
+    assert type(explain(KeyError("x"))) is PlaceError
 
 
 def run_with(job, monkeypatch, *tries, **arguments):
     """A job whose tries end as given; what it was told to restore each time."""
     made, outcomes, restored = job(**arguments), iter(tries), []
 
-    def one_try(restore):
+    def one_try(_, restore):
         restored.append(restore.step if restore else 0)
         outcome = next(outcomes)
         if isinstance(outcome, Exception):
@@ -99,6 +96,34 @@ def test_each_budget_pays_for_its_own(job, monkeypatch):
 
     assert (value["failures"], value["evictions"], value["resumed_from"]) == (1, 2, 0)
     assert restored == [0, 100, 100, 300]
+
+
+def test_a_slice_that_was_taken_before_the_workers_came_costs_no_budget(job, monkeypatch):
+    made, restored = run_with(job, monkeypatch, TakenError("too late"), TakenError("too late"), ENDED)
+    made._until = float("inf")
+
+    value = made.run()
+
+    assert (value["failures"], value["evictions"]) == (0, 0)
+    assert restored == [0, 0, 0]
+
+
+def test_the_search_for_a_slice_ends_with_slice_wait(job, monkeypatch):
+    made, _ = run_with(job, monkeypatch, TakenError("too late"), ENDED)
+    made._until = 0.0
+
+    with pytest.raises(NoSliceError, match="too late"):
+        made.run()
+
+
+def test_after_a_lost_slice_another_is_waited_for_as_long_as_for_the_first(job, monkeypatch):
+    made, _ = run_with(job, monkeypatch, 100, ENDED, evictions=1)
+    made._until = 0.0
+
+    made.run()
+
+    limits = made._request.limits
+    assert limits.slice_until < made._until <= limits.total_until
 
 
 @pytest.mark.parametrize(
