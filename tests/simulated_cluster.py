@@ -20,11 +20,14 @@ from airflow_raytpu.backends.simulated import cluster
 from airflow_raytpu.backends.simulated.backend import SimulatedBackend
 from airflow_raytpu.backends.simulated.cluster import Cluster
 from airflow_raytpu.backends.simulated.processes import ProcessId, members
-from airflow_raytpu.backends.simulated.state import Phase, Slice
+from airflow_raytpu.backends.simulated.state import Arrivals, Phase, Slice
 from airflow_raytpu.model.deadlines import Deadlines
 from airflow_raytpu.model.identity import Identity
 from airflow_raytpu.model.observation import Observation
 from airflow_raytpu.model.request import Kind, RayRequest
+
+FIXED = Arrivals()
+"""All slices come with the cluster, and what breaks stays broken."""
 
 START_WITHIN_S = 150.0
 TTL_S = 60.0
@@ -107,8 +110,8 @@ def wait_until_settled(root: Path, request: RayRequest, within_s: float = START_
     return wait_for(settled, within_s)
 
 
-def start_ready(root: Path, request: RayRequest, also: Sequence[str] = ()) -> Cluster:
-    cluster.start(root, request, also)
+def start_ready(root: Path, request: RayRequest, also: Sequence[str] = (), arrivals: Arrivals = FIXED) -> Cluster:
+    cluster.start(root, request, also, arrivals)
     found = wait_until_settled(root, request)
     assert found.record.phase is Phase.READY, found.record.detail
     return found
@@ -173,10 +176,18 @@ class SimulatedCluster:
         return list(now.record.slices)
 
     def kill_host(self, slice_index: int, worker_id: int) -> None:
-        """Kill one host's raylet, as a preemption does, and return once nothing of the host is left. For good."""
+        """Kill one host's raylet, as a preemption does, and return once nothing of the host is left."""
         host = self.slices()[slice_index].hosts[worker_id]
+        assert host.alive  # and no pid 0, which would mean this very process and its group
+        assert host.raylet
         os.kill(host.raylet, signal.SIGKILL)
         wait_for(lambda: not self.slices()[slice_index].hosts[worker_id].alive)
+
+    def make_awaited(self) -> None:
+        """Have the supervisor make at once whatever slice is awaited."""
+        supervisor = self.found.record.supervisor
+        assert supervisor is not None
+        assert supervisor.signal(signal.SIGUSR1)
 
     def log(self, request: RayRequest) -> str:
         """The whole log of a job that has ended."""
@@ -210,14 +221,17 @@ def beating(root: Path, request: RayRequest, every_s: float = TTL_S / 6) -> Iter
 
 
 @contextlib.contextmanager
-def running_cluster(tpu_slice: str = "v6e:4x4", also: Sequence[str] = ()) -> Iterator[SimulatedCluster]:
+def running_cluster(
+    tpu_slice: str = "v6e:4x4", also: Sequence[str] = (), arrivals: Arrivals = FIXED
+) -> Iterator[SimulatedCluster]:
     """A ready cluster that is kept alive meanwhile, and after which nothing is left.
 
     :param also: further slices of any shape beside it, ``running_cluster("v6e:2x2", also=["v6e:4x4"])``.
+    :param arrivals: how slices come and come back; by default what breaks stays broken.
     """
     with short_folder() as root:
         request = cluster_request("shared", tpu_slice)
-        found = start_ready(root, request, also)
+        found = start_ready(root, request, also, arrivals)
         try:
             with beating(root, request):
                 yield SimulatedCluster(root, request, found)

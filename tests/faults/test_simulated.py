@@ -25,6 +25,7 @@ from airflow_raytpu.backends.simulated.state import Phase
 from airflow_raytpu.model.observation import ClusterState, JobState, Observation
 from airflow_raytpu.model.request import RayRequest
 from tests.simulated_cluster import (
+    FIXED,
     beating,
     cluster_request,
     job_request,
@@ -184,7 +185,7 @@ def test_a_cluster_that_nobody_looks_at_ends_after_its_ttl(pair: Pair, root: Pat
 @pytest.fixture(scope="module")
 def third(root: Path) -> tuple[Cluster, RayRequest]:
     request = cluster_request("third", SMALL, ttl_s=120)
-    cluster.start(root, request)
+    cluster.start(root, request, arrivals=FIXED)
     return wait_until_settled(root, request), request
 
 

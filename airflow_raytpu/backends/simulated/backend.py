@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import shlex
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 
-from airflow_raytpu.backends import outbox, raylines, rayslices
+from airflow_raytpu.backends import outbox, rayjobs, raylines, rayslices
 from airflow_raytpu.backends.base import LogLine
 from airflow_raytpu.backends.rayapi import RayApi
-from airflow_raytpu.backends.rayslices import OWNER
 from airflow_raytpu.backends.simulated import cluster, seen
 from airflow_raytpu.backends.simulated.cluster import Cluster
 from airflow_raytpu.backends.simulated.state import Phase
 from airflow_raytpu.model.errors import (
     BackendUnreachable,
     ClusterError,
-    ForeignObjectError,
     LostError,
     PathError,
-    RequestError,
 )
 from airflow_raytpu.model.observation import ClusterState, JobState, Observation
 from airflow_raytpu.model.request import RayRequest
 from airflow_raytpu.model.slices import SliceCondition, SliceState
 
 _POLL_S = 1.0
-_STOP_WITHIN_S = 36.0
-"""A little more than the 30 s that Ray leaves a job between SIGTERM and SIGKILL here."""
 
 
 class SimulatedBackend:
@@ -53,7 +47,7 @@ class SimulatedBackend:
         if not request.kind.is_job:
             return True
         if submitter := found.submitter(request.name):
-            _refuse_foreign(f"Job {request.name} on cluster {found.record.name}", submitter, request)
+            rayjobs.refuse_foreign(f"Job {request.name} on cluster {found.record.name}", submitter, request)
             return True
         state = seen.cluster_state(found.record)
         if state is ClusterState.FAILED:
@@ -75,6 +69,9 @@ class SimulatedBackend:
             return Observation.unreachable(error.cause)
         return replace(observation, progress=progress, outcome=outcome)
 
+    async def wait(self, request: RayRequest, pause_s: float) -> None:  # noqa: ARG002 - the backend's signature
+        await asyncio.sleep(pause_s)
+
     async def tail(self, request: RayRequest, offset: int = 0) -> AsyncIterator[LogLine]:
         found = await self._submitted(request)
         if found is None:
@@ -87,11 +84,13 @@ class SimulatedBackend:
                 yield line
 
     async def stop(self, request: RayRequest) -> None:
+        if request.shared:
+            return
         found = await asyncio.to_thread(self._attach, request)
         if found is None:
             return
         if request.kind.is_job and not found.lost and found.record.phase is Phase.READY:
-            await self._stop_job(found, request)
+            await rayjobs.stop(self._api(found), request)
         if request.owns_cluster:
             await asyncio.to_thread(self._remove, found, request)
 
@@ -130,7 +129,7 @@ class SimulatedBackend:
         if request.owns_cluster:
             if found is not None and found.lost and bool(found.submitter(request.name)):
                 return found  # accepted once: that it is lost now is for the observation to say
-            return cluster.start(self._root, request)
+            return _fitting(cluster.start(self._root, request), request)
         if found is None or found.lost:
             raise LostError(
                 f"The shared cluster {request.cluster_name} is gone. {found.lost if found else ''}".strip(),
@@ -139,20 +138,8 @@ class SimulatedBackend:
         return found
 
     async def _submit(self, found: Cluster, request: RayRequest) -> None:
-        if request.code is None:
-            raise RequestError(f"Request {request.name} is a job but names no code.")
-        uri = await outbox.write_request(request)
-        owner = request.identity.owner()
-        there = await self._api(found).submit_job(
-            request.name,
-            entrypoint=f"python -m airflow_raytpu.runtime {shlex.quote(uri)}",
-            runtime_env={"working_dir": request.code},
-            metadata={OWNER: owner},
-        )
-        if there is not None:
-            submitter = there.metadata.get(OWNER, "nobody that is known")
-            _refuse_foreign(f"Job {request.name} on cluster {found.record.name}", submitter, request)
-        found.note_submitted(request.name, owner)
+        await rayjobs.submit(self._api(found), request)
+        found.note_submitted(request.name, request.identity.owner())
 
     async def _look(self, request: RayRequest) -> Observation:
         found = await asyncio.to_thread(self._attach, request)
@@ -169,7 +156,12 @@ class SimulatedBackend:
         name, due = found.record.name, seen.slices_due(found.record)
         if found.record.phase is not Phase.READY:
             return rayslices.unseen(name, due, SliceCondition.STARTING)
-        return rayslices.slices(name, await self._api(found).listing(), due)
+        awaited = {part.name: due.pop(part.name) for part in found.record.slices if part.awaited}
+        listed = rayslices.slices(name, await self._api(found).listing(), due)
+        # Ray may list hosts of an awaited slice already, and those of one that was lost still.
+        there = [state for state in listed if state.name in due]
+        starting = rayslices.unseen(name, awaited, SliceCondition.STARTING)
+        return sorted([*there, *starting], key=lambda state: state.name)
 
     async def _slices_or_fault(self, found: Cluster) -> list[SliceState]:
         try:
@@ -188,22 +180,8 @@ class SimulatedBackend:
                 return found
             await asyncio.sleep(_POLL_S)
 
-    async def _stop_job(self, found: Cluster, request: RayRequest) -> None:
-        api = self._api(found)
-        try:
-            async with asyncio.timeout(_STOP_WITHIN_S):
-                while (job := await api.get_job(request.name)) is not None and not job.state.ended:
-                    await api.stop_job(request.name)
-                    await asyncio.sleep(_POLL_S)
-        except TimeoutError as error:
-            if not request.owns_cluster:
-                raise BackendUnreachable(f"Job {request.name} has not stopped after {_STOP_WITHIN_S:.0f} s.") from error
-        except BackendUnreachable:
-            if not request.owns_cluster:
-                raise
-
     def _remove(self, found: Cluster, request: RayRequest) -> None:
-        _refuse_foreign(f"Cluster {found.record.name}", found.record.owner, request)
+        rayjobs.refuse_foreign(f"Cluster {found.record.name}", found.record.owner, request)
         cluster.remove(found)
 
     def _api(self, found: Cluster) -> RayApi:
@@ -213,11 +191,8 @@ class SimulatedBackend:
         return self._apis[uid]
 
 
-def _refuse_foreign(what: str, owner: str, request: RayRequest) -> None:
-    """:raises ForeignObjectError: *owner* is not the owner of *request*."""
-    own = request.identity.owner()
-    if owner != own:
-        raise ForeignObjectError(
-            f"{what} belongs to {owner}, not to {own}.",
-            "Wait until its owner has deleted it, or give this task another name.",
-        )
+def _fitting(found: Cluster, request: RayRequest) -> Cluster:
+    """:raises RequestError: the cluster has another slice than is asked for."""
+    if found.record.slice != request.slice:
+        raise rayjobs.misfit(found.record.name, found.record.slice, request.slice)
+    return found

@@ -21,7 +21,7 @@ from pathlib import Path
 from airflow_raytpu.backends.simulated import state
 from airflow_raytpu.backends.simulated.claims import folder_claim
 from airflow_raytpu.backends.simulated.processes import MARK, end, members, wait_until
-from airflow_raytpu.backends.simulated.state import Phase, Record
+from airflow_raytpu.backends.simulated.state import Arrivals, Phase, Record
 from airflow_raytpu.model.errors import BackendUnreachable, ClusterError, ForeignObjectError
 from airflow_raytpu.model.request import RayRequest
 from airflow_raytpu.placement.topology import TpuSlice
@@ -116,10 +116,11 @@ def living(root: Path) -> list[Cluster]:
     return found
 
 
-def start(root: Path, request: RayRequest, also: Sequence[str] = ()) -> Cluster:
+def start(root: Path, request: RayRequest, also: Sequence[str] = (), arrivals: Arrivals | None = None) -> Cluster:
     """Create the cluster of *request*, or adopt it where the same owner has created it already.
 
     :param also: further slices beside the requested one, for trying out what happens on clusters of mixed shapes.
+    :param arrivals: how its slices come and come back; what the environment says where left out.
     :raises SliceShapeError: there is no such further slice.
     :raises ForeignObjectError: another owner has the name.
     :raises ClusterError: it cannot be created here.
@@ -131,7 +132,7 @@ def start(root: Path, request: RayRequest, also: Sequence[str] = ()) -> Cluster:
         found = None
     if found is None:
         _check(root / name)
-        _claim(root, request, also)
+        _claim(root, request, also, arrivals or Arrivals.of(os.environ))
         found = attach(root, name)
         if found is None:
             raise ClusterError(f"Cluster {name} was removed while it was being created.")
@@ -228,10 +229,10 @@ def _check(folder: Path) -> None:
         raise ClusterError("Simulated slices need Ray, which is not installed.", "pip install 'airflow-raytpu[local]'")
 
 
-def _claim(root: Path, request: RayRequest, also: Sequence[str]) -> None:
+def _claim(root: Path, request: RayRequest, also: Sequence[str], arrivals: Arrivals) -> None:
     """Fill a folder under another name, then rename it: the first to do so has the cluster, and nobody sees half."""
     folder = root / request.cluster_name
-    record = _first_record(request, folder, also)
+    record = _first_record(request, folder, also, arrivals)
     new = root / f".new-{secrets.token_hex(8)}"
     try:
         for part in (new, new / "home", new / "jobs"):
@@ -247,7 +248,7 @@ def _claim(root: Path, request: RayRequest, also: Sequence[str]) -> None:
             raise ClusterError(f"{folder} cannot be made: {error}.", "Free space, or set RAYTPU_SIM_ROOT.") from error
 
 
-def _first_record(request: RayRequest, folder: Path, also: Sequence[str]) -> Record:
+def _first_record(request: RayRequest, folder: Path, also: Sequence[str], arrivals: Arrivals) -> Record:
     return Record(
         name=request.cluster_name,
         uid=secrets.token_hex(8),
@@ -255,6 +256,7 @@ def _first_record(request: RayRequest, folder: Path, also: Sequence[str]) -> Rec
         identity=request.identity.to_dict(),
         slice=request.slice,
         also=tuple(str(TpuSlice.parse(text)) for text in also),
+        arrivals=arrivals,
         ttl_s=request.ttl_s,
         created_at=time.time(),
         token_path=str(folder / "token"),

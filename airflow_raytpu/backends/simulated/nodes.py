@@ -33,6 +33,10 @@ _POLL_S = 0.05
 _HEAD_WAIT_S = 60.0
 
 
+class NotUpError(ClusterError):
+    """A node that was started is of no use."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePlan:
     """One Ray node.
@@ -64,6 +68,10 @@ class Launcher:
     process: ProcessId
     report_fd: int
 
+    def close(self) -> None:
+        """Once it has ended."""
+        os.close(self.report_fd)
+
     def report(self) -> dict[str, Any] | None:
         """What the launcher said once its node was up: ``{"raylet": pid}`` or ``{"error": text}``; ``None`` before."""
         try:
@@ -74,19 +82,46 @@ class Launcher:
 
 
 def launch(plan: NodePlan) -> Launcher:
-    """Fork the launcher of *plan*. Call it from the main thread: the launcher dies with the thread that forked it."""
+    """Fork the launcher of *plan*. Call it from the main thread: the launcher dies with the thread that forked it.
+
+    :raises NotUpError: it ended at once.
+    """
+    pid, report_fd = _fork(lambda write_fd: _run(plan, write_fd))
+    os.set_blocking(report_fd, False)
+    process = ProcessId.of(pid)
+    if process is None:
+        os.close(report_fd)
+        raise NotUpError(f"The launcher of the Ray node at {plan.ip} ended at once.", "See supervisor.log.")
+    return Launcher(plan, process, report_fd)
+
+
+def told_by_fork(question: Callable[[], Any]) -> Any:
+    """The JSON value that *question* gives in a forked process; ``None`` where that ended without one.
+
+    Ray's client starts threads, and what they hold at the time of a fork stays locked for ever in the launcher that is
+    forked; so the supervisor never asks Ray anything itself.
+    """
+    _, answer_fd = _fork(lambda write_fd: _write_all(write_fd, json.dumps(question())))
+    with os.fdopen(answer_fd) as answer:
+        text = answer.read()
+    return json.loads(text) if text else None
+
+
+def _fork(body: Callable[[int], None]) -> tuple[int, int]:
+    """Run *body* in a forked process, with a file descriptor to write to; its pid, and the other end."""
     read_fd, write_fd = os.pipe()
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
         os.close(read_fd)
-        _end_with(parent, lambda: _run(plan, write_fd))
+        _end_with(parent, lambda: body(write_fd))
     os.close(write_fd)
-    os.set_blocking(read_fd, False)
-    process = ProcessId.of(pid)
-    if process is None:
-        raise ClusterError(f"The launcher of the Ray node at {plan.ip} ended at once.", "See supervisor.log.")
-    return Launcher(plan, process, read_fd)
+    return pid, read_fd
+
+
+def _write_all(write_fd: int, text: str) -> None:
+    with os.fdopen(write_fd, "w") as answer:
+        answer.write(text)
 
 
 def _end_with(parent: int, body: Callable[[], None]) -> None:

@@ -69,8 +69,19 @@ def members(uid: str, folder: Path) -> Iterator[ProcessId]:
     The mark alone is not enough: Ray's agents write their title over their first environment (setproctitle).
     """
     needle, nodes = f"{MARK}={uid}".encode(), f"{folder.resolve()}/{NODES}/"
+    return _those(lambda process: _has_mark(process, needle) or _writes_into(process, nodes))
+
+
+def writers(folder: Path) -> Iterator[ProcessId]:
+    """Every process that has a file below *folder* open for writing."""
+    prefix = f"{folder.resolve()}/"
+    return _those(lambda process: _writes_into(process, prefix))
+
+
+def _those(wanted: Callable[[str], bool]) -> Iterator[ProcessId]:
+    """The processes whose folder in ``/proc`` is *wanted*."""
     for entry in os.scandir("/proc"):
-        if entry.name.isdigit() and (_has_mark(entry.path, needle) or _writes_into(entry.path, nodes)):
+        if entry.name.isdigit() and wanted(entry.path):
             process = ProcessId.of(int(entry.name))
             if process is not None:
                 yield process
@@ -83,10 +94,11 @@ def _has_mark(process: str, needle: bytes) -> bool:
 
 
 def _writes_into(process: str, folder: str) -> bool:
-    with contextlib.suppress(OSError):
-        for entry in os.scandir(f"{process}/fd"):
-            if str(Path(entry.path).readlink()).startswith(folder) and _writable(f"{process}/fdinfo/{entry.name}"):
-                return True
+    with contextlib.suppress(OSError), os.scandir(f"{process}/fd") as entries:
+        return any(
+            str(Path(entry.path).readlink()).startswith(folder) and _writable(f"{process}/fdinfo/{entry.name}")
+            for entry in entries
+        )
     return False
 
 

@@ -20,14 +20,16 @@ _CLUSTER = {
 
 def slices_due(record: Record) -> dict[str, TpuSlice]:
     """The slices that the cluster has or will have, by name and one by one; what was asked for comes first."""
+    if record.slices:
+        return {part.name: TpuSlice.parse(part.shape) for part in record.slices}
     asked = [TpuSlice.parse(text) for text in (record.slice, *record.also)]
     single = [replace(each, num_slices=1) for each in asked for _ in range(each.num_slices)]
     return {f"{short_name(record.name)}-{index}": shape for index, shape in enumerate(single)}
 
 
 def cluster_state(record: Record) -> ClusterState:
-    """A ready cluster is failed once none of its slices is whole: hosts are not replaced here, so none will be."""
-    if record.phase is Phase.READY and not any(part.whole for part in record.slices):
+    """A ready cluster is failed once none of its slices is whole and none will be."""
+    if record.phase is Phase.READY and not any(part.whole or part.awaited for part in record.slices):
         return ClusterState.FAILED
     return _CLUSTER[record.phase]
 

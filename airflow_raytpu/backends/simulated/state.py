@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
+import math
 import secrets
 import stat
 from collections.abc import Mapping
@@ -15,6 +16,9 @@ from airflow_raytpu.backends.simulated.processes import ProcessId
 from airflow_raytpu.model.errors import ClusterError
 
 VERSION = 1
+
+HEAL_S = 10.0
+"""Seconds until a lost slice is made anew where nobody says otherwise; GKE takes minutes."""
 
 
 class Phase(enum.Enum):
@@ -40,26 +44,60 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Arrivals:
+    """How slices come, and come back, as those of a cloud do.
+
+    :param heal_s: seconds from the loss of a host until its slice is made anew, as a whole and under another name;
+        ``None`` for never.
+    :param late: how many of the slices, the last ones, come after the cluster; ``None`` for all.
+    :param late_s: how many seconds after; ``None`` for not before the supervisor gets SIGUSR1, which has it make at
+        once whatever is awaited.
+    """
+
+    heal_s: float | None = None
+    late: int | None = 0
+    late_s: float | None = None
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> Arrivals:
+        """As ``RAYTPU_SIM_HEAL_S`` and ``RAYTPU_SIM_LATE_S`` say: seconds, or ``never``.
+
+        :raises ClusterError: one of them is neither.
+        """
+        heal_s = _seconds(environment, "RAYTPU_SIM_HEAL_S", HEAL_S)
+        late = None if environment.get("RAYTPU_SIM_LATE_S") else 0
+        return cls(heal_s=heal_s, late=late, late_s=_seconds(environment, "RAYTPU_SIM_LATE_S"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
     """One simulated slice.
 
     :param shape: canonical slice text.
+    :param awaited: why it is not there and will come, for people; empty where it is there, or never comes.
     """
 
     name: str
     shape: str
     chips_per_host: int
     hosts: tuple[Host, ...]
+    awaited: str = ""
 
     @property
     def whole(self) -> bool:
         return all(host.alive for host in self.hosts)
 
     @property
+    def loss(self) -> str:
+        """Which hosts it lost, for people; empty where it is whole."""
+        missing = [str(host.worker_id) for host in self.hosts if not host.alive]
+        return f"lost host {', '.join(missing)} of {len(self.hosts)}" if missing else ""
+
+    @property
     def fault(self) -> str:
         """What is wrong with it, for people; empty where it is whole."""
-        missing = [str(host.worker_id) for host in self.hosts if not host.alive]
-        return f"slice {self.name} lost host {', '.join(missing)} of {len(self.hosts)}" if missing else ""
+        why = self.awaited or self.loss
+        return f"slice {self.name} {why}" if why else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +121,7 @@ class Record:
     created_at: float
     token_path: str
     also: tuple[str, ...] = ()
+    arrivals: Arrivals = Arrivals()
     phase: Phase = Phase.STARTING
     supervisor: ProcessId | None = None
     address: str = ""
@@ -120,17 +159,22 @@ class Record:
                 **data,
                 "phase": Phase(data["phase"]),
                 "also": tuple(data["also"]),
+                "arrivals": Arrivals(**data["arrivals"]),
                 "supervisor": _process(data["supervisor"]),
                 "slices": tuple(_slice(part) for part in data["slices"]),
             }
         )
 
+    def with_slice(self, index: int, **changes: Any) -> Record:
+        """The record with one slice changed."""
+        changed = replace(self.slices[index], **changes)
+        return replace(self, slices=(*self.slices[:index], changed, *self.slices[index + 1 :]))
+
     def with_host(self, slice_index: int, worker_id: int, **changes: Any) -> Record:
         """The record with one host changed."""
-        part = self.slices[slice_index]
-        hosts = tuple(replace(host, **changes) if host.worker_id == worker_id else host for host in part.hosts)
-        slices = (*self.slices[:slice_index], replace(part, hosts=hosts), *self.slices[slice_index + 1 :])
-        return replace(self, slices=slices)
+        hosts = self.slices[slice_index].hosts
+        changed = (replace(host, **changes) if host.worker_id == worker_id else host for host in hosts)
+        return self.with_slice(slice_index, hosts=tuple(changed))
 
 
 def read(folder: Path) -> Record | None:
@@ -189,6 +233,24 @@ def _foreign(folder: Path, why: str) -> ClusterError:
     return ClusterError(
         f"{folder} is not a simulated cluster of this version: {why}.", f"Remove {folder} if nothing needs it."
     )
+
+
+def _seconds(environment: Mapping[str, str], name: str, default: float | None = None) -> float | None:
+    """Seconds, ``None`` for ``never``, *default* where nothing is said."""
+    text = environment.get(name, "")
+    if not text:
+        return default
+    if text == "never":
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise ClusterError(
+            f"{name} is {text!r}, which is no number of seconds.", f"Set {name} to seconds, or to never."
+        )
+    return seconds
 
 
 def _process(data: Mapping[str, Any] | None) -> ProcessId | None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import urllib.error
 import urllib.request
+from dataclasses import asdict
 from pathlib import Path
 
+from airflow_raytpu.backends.simulated import nodes
 from airflow_raytpu.backends.simulated.proof import RayNode
 from airflow_raytpu.model.errors import ClusterError
 
@@ -21,7 +23,12 @@ def import_ray() -> None:
 
 
 def ray_nodes(address: str) -> list[RayNode]:
-    """Ray's node table, from the GCS at *address*."""
+    """Ray's node table, from the GCS at *address*; asked in a forked process, see :func:`nodes.told_by_fork`."""
+    rows = nodes.told_by_fork(lambda: [asdict(node) for node in _ray_nodes(address)])
+    return [RayNode(**row) for row in rows or ()]
+
+
+def _ray_nodes(address: str) -> list[RayNode]:
     from ray._raylet import GcsClient  # type: ignore[attr-defined]
     from ray.core.generated.gcs_pb2 import GcsNodeInfo
     from ray.exceptions import RpcError

@@ -277,7 +277,7 @@ def host(name: str, worker: int) -> dict[str, object]:
 async def test_its_slices_are_what_ray_lists_and_what_is_due(
     ready: Cluster, ray: RayDashboard, backend: SimulatedBackend
 ) -> None:
-    name = "tests-cluster-0"
+    name = RECORD.slices[0].name
     ray.rows = {"nodes": [host(name, worker) for worker in range(4)]}
     os.utime(ready.folder / "heartbeat", (1, 1))
     (found,) = await backend.slices()
@@ -288,6 +288,31 @@ async def test_its_slices_are_what_ray_lists_and_what_is_due(
     ray.rows = {}
     (found,) = await backend.slices(SHARED.name)
     assert (found.shape, found.fault) == ("v6e:4x4", "hosts 0, 1, 2, 3 of 4 missing")
+
+
+async def test_a_slice_that_is_awaited_is_starting_whatever_ray_lists(
+    ready: Cluster, ray: RayDashboard, backend: SimulatedBackend
+) -> None:
+    (whole,) = RECORD.slices
+    awaited = replace(whole, name="etl-cluster-2", awaited="lost host 1 of 4 and is made anew")
+    change(ready, slices=(whole, awaited))
+    # Two hosts of the new slice are up, and one of the lost slice's is not yet known to be dead.
+    rows = [host(whole.name, worker) for worker in range(4)]
+    ray.rows = {"nodes": [*rows, host("etl-cluster-2", 0), host("etl-cluster-2", 3), host("etl-cluster-1", 2)]}
+    found = await backend.slices(SHARED.name)
+    assert [(each.name, each.condition, each.present) for each in found] == [
+        ("etl-cluster-0", SliceCondition.IDLE, (0, 1, 2, 3)),
+        ("etl-cluster-2", SliceCondition.STARTING, ()),
+    ]
+
+
+async def test_a_cluster_whose_slice_is_made_anew_takes_jobs(
+    backend: SimulatedBackend, ready: Cluster, job: RayRequest, ray: RayDashboard
+) -> None:
+    change(ready, slices=RECORD.with_host(0, 1, alive=False).with_slice(0, awaited="is made anew").slices)
+    assert await backend.ensure(job)
+    assert list(ray.jobs) == [job.name]
+    assert (await backend.observe(SHARED)).cluster is ClusterState.READY
 
 
 async def test_slices_of_a_cluster_that_comes_up_are_starting(root: Path, backend: SimulatedBackend) -> None:

@@ -17,7 +17,7 @@ import pytest
 from airflow_raytpu.backends.simulated import cluster, state
 from airflow_raytpu.backends.simulated.cluster import Cluster
 from airflow_raytpu.backends.simulated.processes import MARK, NODES, ProcessId
-from airflow_raytpu.backends.simulated.state import Phase
+from airflow_raytpu.backends.simulated.state import Arrivals, Phase
 from airflow_raytpu.model.errors import ClusterError, ForeignObjectError, SliceShapeError
 from airflow_raytpu.model.identity import Identity
 from tests.simulated_cluster import cluster_request, wait_for
@@ -96,6 +96,17 @@ def test_a_cluster_is_a_private_folder_with_all_it_needs(root: Path, spawned: li
     assert found.token() not in (found.folder / "state.json").read_text()
     assert [each.record.uid for each in spawned] == [found.record.uid]
     assert [path.name for path in root.iterdir()] == [REQUEST.name]
+
+
+def test_how_slices_come_is_in_the_record_and_by_default_a_lost_one_comes_back(
+    root: Path, spawned: list[Cluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cluster.start(root, REQUEST).record.arrivals == Arrivals(heal_s=state.HEAL_S)
+    monkeypatch.setenv("RAYTPU_SIM_HEAL_S", "never")
+    others = [cluster_request(name, "v6e:2x2") for name in ("said", "given")]
+    assert cluster.start(root, others[0]).record.arrivals == Arrivals(heal_s=None)
+    given = Arrivals(heal_s=1.0, late=1)
+    assert cluster.start(root, others[1], arrivals=given).record.arrivals == given
 
 
 def test_the_same_owner_adopts(root: Path, spawned: list[Cluster]) -> None:

@@ -69,6 +69,16 @@ def test_members_carry_the_mark_or_write_into_the_nodes_folder(
     assert set(processes.members("uid-1", tmp_path)) == {marked, writing}
 
 
+def test_writers_write_into_this_folder_and_no_other(started: list[subprocess.Popen[bytes]], tmp_path: Path) -> None:
+    for name in ("0.1", "0.10"):
+        (tmp_path / name).mkdir()
+        with (tmp_path / name / "log").open("w") as log:
+            sleeper(started, stdout=log)
+    with (tmp_path / "0.1" / "log").open() as log:
+        sleeper(started, stdin=log)
+    assert [each.pid for each in processes.writers(tmp_path / "0.1")] == [started[0].pid]
+
+
 def test_ending_ends_what_is_found_and_says_what_resists(started: list[subprocess.Popen[bytes]]) -> None:
     process = sleeper(started)
     assert processes.end(lambda: [process] if process.alive() else [], within_s=10.0) == []

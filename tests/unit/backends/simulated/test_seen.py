@@ -23,6 +23,7 @@ HALF = replace(RECORD, slices=(RECORD.slices[0], BROKEN.slices[0]))
         (RECORD, ClusterState.READY),
         (HALF, ClusterState.READY),
         (BROKEN, ClusterState.FAILED),
+        (BROKEN.with_slice(0, awaited="is made anew"), ClusterState.READY),
         (replace(BROKEN, phase=Phase.STOPPING), ClusterState.STOPPING),
         (replace(RECORD, phase=Phase.FAILED), ClusterState.FAILED),
         (replace(RECORD, phase=Phase.STARTING, slices=()), ClusterState.STARTING),
@@ -68,3 +69,14 @@ def test_a_job_is_seen_as_it_is(state: JobState) -> None:
 def test_a_job_is_only_missed_once_it_was_there() -> None:
     assert seen.with_job(RECORD, None, submitted=True).job is JobState.ABSENT
     assert seen.with_job(RECORD, None, submitted=False).job is JobState.QUEUED
+
+
+def test_the_slices_due_are_those_asked_for_until_the_record_names_them() -> None:
+    asked = replace(RECORD, slices=(), slice="v6e:4x4*2", also=("v6e:2x2",))
+    assert {name: str(shape) for name, shape in seen.slices_due(asked).items()} == {
+        "etl-cluster-0": "v6e:4x4",
+        "etl-cluster-1": "v6e:4x4",
+        "etl-cluster-2": "v6e:2x2",
+    }
+    healed = RECORD.with_slice(0, name="etl-cluster-3")
+    assert {name: str(shape) for name, shape in seen.slices_due(healed).items()} == {"etl-cluster-3": "v6e:4x4"}

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_raytpu.backends.simulated import state
 from airflow_raytpu.backends.simulated.processes import ProcessId
-from airflow_raytpu.backends.simulated.state import Host, Phase, Record, Slice
+from airflow_raytpu.backends.simulated.state import Arrivals, Host, Phase, Record, Slice
 from airflow_raytpu.model.errors import ClusterError
 
 HOSTS = tuple(Host(worker_id=worker, ip=f"127.16.0.{worker + 10}") for worker in range(4))
@@ -35,6 +35,7 @@ RECORD = Record(
 
 def test_it_survives_writing_and_reading(tmp_path: Path) -> None:
     record = RECORD.with_host(0, 2, launcher=ProcessId(pid=9, began="boot:4"), raylet=10)
+    record = replace(record, arrivals=Arrivals(heal_s=2.5, late=None, late_s=7.0)).with_slice(0, awaited="is late")
     state.write(tmp_path, record)
     assert state.read(tmp_path) == record
     assert stat.S_IMODE((tmp_path / "state.json").stat().st_mode) == 0o600
@@ -90,3 +91,28 @@ def test_a_lost_host_breaks_its_slice_and_no_other() -> None:
     assert [part.whole for part in broken.slices] == [True, False]
     assert broken.slices[1].fault == "slice etl-cluster-1 lost host 2 of 4"
     assert broken.slices[0].fault == ""
+
+
+def test_a_slice_that_will_come_says_why_it_is_not_there() -> None:
+    coming = RECORD.with_host(0, 2, alive=False).with_slice(0, awaited="is made anew").slices[0]
+    assert (coming.whole, coming.fault) == (False, "slice etl-cluster-0 is made anew")
+
+
+@pytest.mark.parametrize(
+    ("heal", "late", "arrivals"),
+    [
+        ("", "", Arrivals(heal_s=state.HEAL_S)),
+        ("2.5", "", Arrivals(heal_s=2.5)),
+        ("0", "30", Arrivals(heal_s=0.0, late=None, late_s=30.0)),
+        ("never", "never", Arrivals(heal_s=None, late=None, late_s=None)),
+    ],
+)
+def test_how_slices_come_may_be_said_in_the_environment(heal: str, late: str, arrivals: Arrivals) -> None:
+    assert Arrivals.of({"RAYTPU_SIM_HEAL_S": heal, "RAYTPU_SIM_LATE_S": late}) == arrivals
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "nan", "inf", "10s"])
+@pytest.mark.parametrize("name", ["RAYTPU_SIM_HEAL_S", "RAYTPU_SIM_LATE_S"])
+def test_what_is_no_time_is_refused_by_name(name: str, text: str) -> None:
+    with pytest.raises(ClusterError, match=name):
+        Arrivals.of({name: text})
