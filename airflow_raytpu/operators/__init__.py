@@ -11,6 +11,7 @@ _HOMES = {
     "RayServeDeployOperator": "airflow_raytpu.operators.serve",
     "RayTpuClusterDeleteOperator": "airflow_raytpu.operators.cluster",
     "RayTpuClusterOperator": "airflow_raytpu.operators.cluster",
+    "RayTpuJobOperator": "airflow_raytpu.operators.job",
 }
 
 __all__ = [
@@ -19,11 +20,13 @@ __all__ = [
     "RayServeDeployOperator",
     "RayTpuClusterDeleteOperator",
     "RayTpuClusterOperator",
+    "RayTpuJobOperator",
 ]
 
 if TYPE_CHECKING:
     from airflow_raytpu.operators.cluster import RayTpuClusterDeleteOperator, RayTpuClusterOperator
     from airflow_raytpu.operators.inference import IterJaxBatchInferenceOperator
+    from airflow_raytpu.operators.job import RayTpuJobOperator
     from airflow_raytpu.operators.serve import RayServeDeployOperator
     from airflow_raytpu.operators.train import JaxTrainerOperator
 

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from airflow.sdk import XComArg
 
 from airflow_raytpu.model.errors import RequestError, SliceShapeError
-from airflow_raytpu.operators._lifecycle import Target
+from airflow_raytpu.model.kuberay import KubeRayOptions
+from airflow_raytpu.placement.intent import Supply
 from airflow_raytpu.placement.topology import TpuSlice
 from airflow_raytpu.storage import objects
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Where a request is to run, as rendered.
+
+    :param slice: canonical text, empty for the cluster's own.
+    :param cluster: name of the shared cluster, ``None`` for one of its own.
+    :param facts: what that cluster's task returned.
+    """
+
+    slice: str
+    cluster: str | None = None
+    facts: Mapping[str, Any] | None = None
 
 
 def is_literal(value: Any) -> bool:
@@ -34,6 +50,30 @@ def slice_text(value: Any) -> Any:
             f"slice is a {type(value).__name__}, {value!r}.", 'Pass TpuSlice("v6e", "4x4") or the text "v6e:4x4".'
         )
     return value
+
+
+def supply(kuberay: Mapping[str, Any]) -> Supply:
+    """How a cluster is come by, as far as the options of the task say it literally.
+
+    :raises RequestError: they cannot be, or contradict one another.
+    """
+    options = KubeRayOptions.from_dict({name: value for name, value in kuberay.items() if _is_plain(value)})
+    return Supply(
+        provisioning=options.provisioning,
+        grace_s=options.grace_s,
+        run_limit_s=options.run_limit_s,
+        queue=options.queue or None,
+        groups=tuple(group.name for group in options.cpu_groups),
+        autoscaling=options.autoscaling,
+        elastic=options.elastic,
+    )
+
+
+def _is_plain(value: Any) -> bool:
+    """No template anywhere in *value*."""
+    if isinstance(value, Mapping):
+        return all(map(_is_plain, value.values()))
+    return all(map(_is_plain, value)) if isinstance(value, list | tuple) else is_literal(value)
 
 
 def literals(**values: Any) -> dict[str, Any]:

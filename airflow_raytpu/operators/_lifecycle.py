@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, ClassVar, NoReturn
 
@@ -23,8 +23,10 @@ from airflow_raytpu.hooks.raytpu import Place, RayTpuHook, setting
 from airflow_raytpu.model.deadlines import Deadlines, Limits
 from airflow_raytpu.model.errors import RequestError
 from airflow_raytpu.model.identity import Identity
+from airflow_raytpu.model.kuberay import KubeRayOptions
 from airflow_raytpu.model.request import Kind, RayRequest
 from airflow_raytpu.model.verdict import Phase, Verdict
+from airflow_raytpu.operators._arguments import Target, supply
 from airflow_raytpu.placement.findings import Level
 from airflow_raytpu.placement.intent import Intent
 from airflow_raytpu.placement.plan import plan
@@ -39,20 +41,6 @@ _AIRFLOW_WAITS_LONGER = timedelta(minutes=2)
 _LOGGED = {Level.WARNING: logging.WARNING, Level.NOTE: logging.INFO}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """Where a request is to run, as rendered.
-
-    :param slice: canonical text, empty for the cluster's own.
-    :param cluster: name of the shared cluster, ``None`` for one of its own.
-    :param facts: what that cluster's task returned.
-    """
-
-    slice: str
-    cluster: str | None = None
-    facts: Mapping[str, Any] | None = None
-
-
 class RequestOperator(BaseAsyncOperator):
     """Base of the operators that carry out a request.
 
@@ -61,6 +49,8 @@ class RequestOperator(BaseAsyncOperator):
     :param deadlines: how long to wait for what.
     :param ttl: how long a cluster outlives the last look that Airflow took at it.
     :param conn_id: connection of type ``raytpu``; with none defined, simulated slices on this machine.
+    :param kuberay: for a cluster of this task's own on Kubernetes: options over those of the connection, as
+        :class:`KubeRayOptions` or a mapping of its fields, such as ``{"provisioning": "spot"}``.
     :param deferrable: wait in the triggerer, not in a worker slot.
     """
 
@@ -73,6 +63,7 @@ class RequestOperator(BaseAsyncOperator):
         deadlines: Deadlines | None = None,
         ttl: timedelta = timedelta(minutes=5),
         conn_id: str = RayTpuHook.default_conn_name,
+        kuberay: KubeRayOptions | Mapping[str, Any] | None = None,
         deferrable: bool = True,
         multiple_outputs: bool = True,
         **kwargs: Any,
@@ -83,6 +74,7 @@ class RequestOperator(BaseAsyncOperator):
         self.deadlines = deadlines or Deadlines()
         self.ttl = ttl
         self.conn_id = conn_id
+        self.kuberay = kuberay.to_dict() if isinstance(kuberay, KubeRayOptions) else dict(kuberay or {})
         self.deferrable = deferrable
         self.known_links: dict[str, str] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -100,8 +92,11 @@ class RequestOperator(BaseAsyncOperator):
         """
         raise NotImplementedError
 
-    def intent(self) -> Intent:
-        """What is known of the request so far, for :func:`preflight`: less at parse time, all when rendered."""
+    def intent(self, options: Mapping[str, Any] | None = None) -> Intent:
+        """What is known of the request so far, for :func:`preflight`: less at parse time, all when rendered.
+
+        :param options: of the cluster it makes, where the connection was read.
+        """
         timeout = self.execution_timeout
         return Intent(
             kind=self.kind,
@@ -110,6 +105,7 @@ class RequestOperator(BaseAsyncOperator):
             deadlines=self.deadlines,
             execution_timeout_s=timeout.total_seconds() if timeout else None,
             ttl_s=self.ttl.total_seconds(),
+            supply=supply(self.kuberay if options is None else options),
             **self.stated(),
         )
 
@@ -138,6 +134,10 @@ class RequestOperator(BaseAsyncOperator):
     def codes(self) -> Sequence[Code]:
         """The author's code that it runs."""
         return ()
+
+    def identity(self, own: Identity) -> Identity:
+        """Whose request it is: this task's in this run, or something that other runs share."""
+        return own
 
     def result(self, request: RayRequest, value: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG002 - see clusters
         """What the task returns, from the value of the successful verdict."""
@@ -195,7 +195,7 @@ class RequestOperator(BaseAsyncOperator):
                 "No connection %s: running on simulated slices on this machine (extra 'local').", self.conn_id
             )
         fresh, target = self._request(place, context)
-        claim = attempts.claim(fresh, generation)
+        claim = attempts.Claim(request=fresh) if fresh.shared else attempts.claim(fresh, generation)
         backend = place.open()
         try:
             await self._clear_away(claim.stale, backend)
@@ -227,21 +227,24 @@ class RequestOperator(BaseAsyncOperator):
         """The first attempt's request, checked before anything exists anywhere."""
         ti = context["ti"]
         root = objects.normalise(self.storage_path).rstrip("/") if self.storage_path else place.storage
-        identity = Identity(
+        own = Identity(
             deployment=setting("deployment"),
             dag_id=ti.dag_id,
             task_id=ti.task_id,
             run_id=ti.run_id,
             map_index=-1 if ti.map_index is None else ti.map_index,
         )
-        storage = f"{root}/{identity.storage_path()}"
+        storage = f"{root}/{own.storage_path()}"
+        identity = self.identity(own)
         target = self.target()
-        self._refuse()
+        options = self._options(place, target)
+        self._refuse(options)
         arguments = self.build(target)
         objects.check_writable(storage)
         try:
             request = RayRequest(
                 identity=identity,
+                shared=identity is not own,
                 kind=self.kind,
                 slice=target.slice,
                 storage=storage,
@@ -249,6 +252,7 @@ class RequestOperator(BaseAsyncOperator):
                 cluster=target.cluster,
                 arguments=arguments,
                 ttl_s=self.ttl.total_seconds(),
+                options=options,
             )
         except (TypeError, ValueError) as error:
             raise RequestError(
@@ -256,9 +260,20 @@ class RequestOperator(BaseAsyncOperator):
             ) from error
         return request, target
 
-    def _refuse(self) -> None:
+    def _options(self, place: Place, target: Target) -> dict[str, Any]:
+        """How the cluster is made, where this task makes one."""
+        if target.cluster is None:
+            return place.options_of(self.kuberay)
+        if self.kuberay:
+            raise RequestError(
+                f"kuberay is given to {self.task_id}, which runs on cluster {target.cluster} and makes none.",
+                "Give it to the RayTpuClusterOperator.",
+            )
+        return {}
+
+    def _refuse(self, options: Mapping[str, Any]) -> None:
         """Preflight, with everything rendered; what is no error is told to the log."""
-        findings = preflight(self.intent())
+        findings = preflight(self.intent(options))
         refuse(findings)
         for finding in findings:
             self.log.log(_LOGGED[finding.level], "%s", finding)
@@ -280,7 +295,8 @@ class RequestOperator(BaseAsyncOperator):
         generation = _generation(context)
         attempts.release(request, generation)
         if verdict.phase is not Phase.SUCCEEDED:
-            attempts.use(request, verdict.phase.name)
+            if not request.shared:
+                attempts.use(request, verdict.phase.name)
             raise verdict.error()
         value = self.result(request, verdict.value)
         self.known_links.update({**links.of_cluster(verdict.value), **links.of_result(value)})

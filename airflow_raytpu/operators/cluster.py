@@ -17,7 +17,8 @@ from airflow_raytpu.model.errors import ClusterError, RequestError
 from airflow_raytpu.model.identity import Identity
 from airflow_raytpu.model.request import Kind, RayRequest
 from airflow_raytpu.operators import _arguments
-from airflow_raytpu.operators._lifecycle import RequestOperator, Target
+from airflow_raytpu.operators._arguments import Target
+from airflow_raytpu.operators._lifecycle import RequestOperator
 from airflow_raytpu.placement.topology import TpuSlice
 from airflow_raytpu.storage import attempts, objects
 from airflow_raytpu.triggers.capacity import MIN_IDLE
@@ -34,12 +35,15 @@ class RayTpuClusterOperator(RequestOperator):
     Returns ``{"cluster", "slice", "address", "dashboard", "endpoint", "slices"}``.
 
     :param slice: a :class:`TpuSlice`, or text such as ``"v6e:4x4"``.
+    :param name: share the cluster with every task of this Airflow deployment that gives the same name, in any run of
+        any DAG: the first one brings it up, the others find it, and it goes when nobody has looked at it for *ttl*.
+        :meth:`teardown` leaves it alone. Left out, the cluster is this run's own.
     :param min_idle_slices: the task is done only when so many of the slices are whole and held by nobody, and fails
         when they are not within ``slice_wait``. A cluster that others work on is left to its *ttl* then.
     """
 
     kind = Kind.CLUSTER
-    template_fields: Sequence[str] = ("slice", "storage_path", "conn_id")
+    template_fields: Sequence[str] = ("slice", "name", "kuberay", "storage_path", "conn_id")
     operator_extra_links = (RayDashboardLink(),)
     ui_color = "#d2e3fc"
 
@@ -47,12 +51,14 @@ class RayTpuClusterOperator(RequestOperator):
         self,
         *,
         slice: TpuSlice | str,  # noqa: A002 - the author's word
+        name: str | None = None,
         min_idle_slices: int | None = None,
         deadlines: Deadlines | None = None,
         ttl: timedelta = timedelta(minutes=5),
         **kwargs: Any,
     ) -> None:
         super().__init__(deadlines=deadlines, ttl=ttl, **kwargs)
+        self.name = name
         self.min_idle_slices = min_idle_slices
         self.slice = _arguments.slice_text(slice)
         self.is_setup = True
@@ -67,6 +73,11 @@ class RayTpuClusterOperator(RequestOperator):
             **_arguments.place(self.slice, None),
             "addresses": _arguments.literals(storage_path=self.storage_path),
         }
+
+    def identity(self, own: Identity) -> Identity:
+        if not self.name:
+            return own
+        return Identity(deployment=own.deployment, dag_id="", task_id=self.name, run_id="")
 
     def target(self) -> Target:
         return Target(slice=str(TpuSlice.parse(self.slice)))
@@ -134,6 +145,7 @@ class RayTpuClusterDeleteOperator(BaseAsyncOperator):
     def __init__(self, *, cluster: RayTpuClusterOperator, within: timedelta = _GONE_WITHIN, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.cluster_task_id = cluster.task_id
+        self.shared = bool(cluster.name)
         self.storage_path = cluster.storage_path
         self.conn_id = cluster.conn_id
         self.within = within
@@ -144,7 +156,9 @@ class RayTpuClusterDeleteOperator(BaseAsyncOperator):
         except RequestError as error:
             raise AirflowFailException(str(error)) from error
         root = objects.normalise(self.storage_path).rstrip("/") if self.storage_path else place.storage
-        requests = attempts.submitted(self._first(root, context["ti"]))
+        requests = attempts.submitted(self._first(root, context["ti"])) if not self.shared else []
+        if self.shared:
+            self.log.info("The cluster is shared: it goes when nobody has looked at it for its time to live.")
         backend = place.open()
         try:
             async with asyncio.timeout(self.within.total_seconds()):

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 from airflow_raytpu.links import RayDashboardLink
 from airflow_raytpu.model.request import Kind
 from airflow_raytpu.operators import _arguments
-from airflow_raytpu.operators._lifecycle import RequestOperator, Target
+from airflow_raytpu.operators._arguments import Target
+from airflow_raytpu.operators._lifecycle import RequestOperator
 from airflow_raytpu.placement.plan import whole_number
 from airflow_raytpu.placement.topology import TpuSlice
 from airflow_raytpu.storage import objects
@@ -44,6 +45,7 @@ class IterJaxBatchInferenceOperator(RequestOperator):
         "batch_size",
         "ragged",
         "columns",
+        "kuberay",
         "storage_path",
         "conn_id",
     )

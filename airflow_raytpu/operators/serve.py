@@ -9,7 +9,8 @@ from airflow_raytpu.links import EndpointLink, RayDashboardLink
 from airflow_raytpu.model.policies import Rollout
 from airflow_raytpu.model.request import Kind
 from airflow_raytpu.operators import _arguments
-from airflow_raytpu.operators._lifecycle import RequestOperator, Target
+from airflow_raytpu.operators._arguments import Target
+from airflow_raytpu.operators._lifecycle import RequestOperator
 from airflow_raytpu.placement.intent import Serving
 from airflow_raytpu.placement.topology import TpuSlice
 from airflow_raytpu.storage import objects

@@ -9,7 +9,8 @@ from airflow_raytpu.links import CheckpointLink, RayDashboardLink
 from airflow_raytpu.model.policies import CheckpointPolicy, RetryBudget
 from airflow_raytpu.model.request import Kind
 from airflow_raytpu.operators import _arguments
-from airflow_raytpu.operators._lifecycle import RequestOperator, Target
+from airflow_raytpu.operators._arguments import Target
+from airflow_raytpu.operators._lifecycle import RequestOperator
 from airflow_raytpu.placement.topology import TpuSlice
 from airflow_raytpu.storage import objects
 from airflow_raytpu.storage.code import Code, find_code
@@ -41,6 +42,7 @@ class JaxTrainerOperator(RequestOperator):
         "train_loop_config",
         "datasets",
         "resume",
+        "kuberay",
         "storage_path",
         "conn_id",
     )
@@ -55,7 +57,7 @@ class JaxTrainerOperator(RequestOperator):
     def __init__(
         self,
         *,
-        train_loop: str | Callable[..., Any],
+        train_loop: str | Callable[..., Any] | Code,
         train_loop_config: Mapping[str, Any] | None = None,
         cluster: Any = None,
         slice: TpuSlice | str | None = None,  # noqa: A002 - the author's word

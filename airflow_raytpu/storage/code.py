@@ -66,13 +66,17 @@ class Code:
         return found
 
 
-def find_code(entry: str | Callable[..., Any], what: str = "code") -> Code:
+def find_code(entry: str | Callable[..., Any] | Code, what: str = "code", *, decorated: bool = False) -> Code:
     """What *entry* names, checked but not imported.
 
-    :param entry: ``"module:qualname"``, or the function itself.
+    :param entry: ``"module:qualname"``, or the function itself; what was found already is left as it is.
     :param what: the argument's name, for messages.
+    :param decorated: the function's decorators are Airflow's: it is shipped without them, and never by its name, which
+        is the task's.
     :raises CodeError: it cannot be found, or it cannot run away from its DAG file.
     """
+    if isinstance(entry, Code):
+        return entry
     if isinstance(entry, str):
         return _find_named(entry, what)
     if not inspect.isfunction(entry):
@@ -80,6 +84,8 @@ def find_code(entry: str | Callable[..., Any], what: str = "code") -> Code:
             f"{what} is a {type(entry).__name__}, which cannot be shipped.",
             'Pass a function, or its name as "module:function".',
         )
+    if decorated:
+        return _generated(entry, what, decorated=True)
     spec = _top_spec(entry.__module__)
     file = _module_file(spec, entry.__module__) if spec else None
     if (
@@ -96,18 +102,42 @@ def _find_named(entry: str, what: str) -> Code:
         raise CodeError(
             f'{what} is {entry!r}, which is not "module:function".', 'Write it as "package.module:function".'
         )
-    module = entry.partition(":")[0]
+    file, roots = _find_module(entry.partition(":")[0], f"{what} {entry}")
+    _check_defined(file, entry, what)
+    return Code(entry, roots)
+
+
+def find_module(module: str, what: str, *, runnable: bool = False) -> Code:
+    """The module or package *module*, checked but not imported.
+
+    :param runnable: it must be one that ``python -m`` runs.
+    :raises CodeError: it cannot be found.
+    """
+    if not all(part.isidentifier() for part in module.split(".")):
+        raise CodeError(f"{what} is {module!r}, which is no module's name.", 'Write it as "package.module".')
+    file, roots = _find_module(module, f"{what} {module}")
+    if runnable and file.name == "__init__.py" and not file.with_name("__main__.py").is_file():
+        raise CodeError(
+            f"{what} {module} is a package with no __main__.py, so it cannot be run.", "Name a module in it."
+        )
+    return Code(module, roots)
+
+
+def _find_module(module: str, asked: str) -> tuple[Path, tuple[tuple[Path, str], ...]]:
+    """The file of *module*, and what to ship for it.
+
+    :param asked: what was asked for, for messages.
+    """
     top = module.partition(".")[0]
     spec = _top_spec(module)
     if spec is None:
-        raise CodeError(f"{what} {entry}: there is no module {top}.", _where_looked(top))
+        raise CodeError(f"{asked}: there is no module {top}.", _where_looked(top))
     file = _module_file(spec, module)
     if file is None:
-        raise CodeError(f"{what} {entry}: there is no module {module}.", _inside(spec, module))
-    _check_defined(file, entry, what)
+        raise CodeError(f"{asked}: there is no module {module}.", _inside(spec, module))
     if spec.submodule_search_locations is None:
-        return Code(entry, ((file.parent, file.name),))
-    return Code(entry, tuple((Path(place).parent, top) for place in spec.submodule_search_locations))
+        return file, ((file.parent, file.name),)
+    return file, tuple((Path(place).parent, top) for place in spec.submodule_search_locations)
 
 
 def _top_spec(module: str) -> ModuleSpec | None:
@@ -201,7 +231,7 @@ def _walk(path: Path) -> Iterator[Path]:
             yield from _walk(child)
 
 
-def _generated(function: Callable[..., Any], what: str) -> Code:
+def _generated(function: Callable[..., Any], what: str, *, decorated: bool = False) -> Code:
     """A module made of the function's own text, with the line numbers of the DAG file."""
     name = function.__name__
     if name == "<lambda>":
@@ -217,10 +247,13 @@ def _generated(function: Callable[..., Any], what: str) -> Code:
         raise CodeError(f"{what} {name}: its source cannot be read: {error}.", _MOVE) from error
     text = textwrap.dedent("".join(lines))
     definition = ast.parse(text).body[0]
-    if not isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef) or definition.decorator_list:
+    if not isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef) or (
+        definition.decorator_list and not decorated
+    ):
         raise CodeError(
             f"{what} {name} is decorated, and the decorator is not shipped with it.", "Remove the decorator."
         )
+    text = "\n" * (definition.lineno - 1) + "".join(text.splitlines(keepends=True)[definition.lineno - 1 :])
     outside = sorted({*_globals(code), *_names(definition.args)} - set(dir(builtins)) - {name})
     if outside:
         raise CodeError(

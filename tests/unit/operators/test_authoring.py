@@ -208,9 +208,7 @@ def test_tasks_in_a_group_and_the_teardown_share_the_group():
         ),
         pytest.param(lambda: train(slice=None), RequestError, "Neither cluster nor slice", id="nowhere to run"),
         pytest.param(lambda: serve(cluster=None), RequestError, "needs a cluster that outlives", id="serving alone"),
-        pytest.param(
-            lambda: train(slice="tpu7x:4x12x16"), SliceShapeError, r"Ray 2\.60 does not.*\n.*4x8x8", id="not Ray's"
-        ),
+        pytest.param(lambda: train(slice="v6e:2x4/4x4"), SliceShapeError, "no cluster is made of parts", id="a part"),
         pytest.param(lambda: serve(cluster="No_Name"), RequestError, "cannot be a cluster's name", id="cluster name"),
         pytest.param(lambda: train(ttl=timedelta(0)), DeadlineError, "given back at once", id="ttl"),
         pytest.param(lambda: serve(route_prefix="x"), RequestError, 'slash: "/x"', id="route"),
@@ -330,12 +328,12 @@ async def test_warnings_and_notes_are_told_to_the_log(place_with, monkeypatch):
 
     place_with(ScriptedBackend([starting()]))
     operator = train(execution_timeout=timedelta(minutes=30), slice="{{ x }}")
-    operator.slice = "v6e:2x4@ct6e-standard-4t"
+    operator.slice = "v6e:4x4*11"
     log = Mock()
     monkeypatch.setattr(JaxTrainerOperator, "log", log)
     with pytest.raises(TaskDeferred):
         await operator.aexecute(context(TaskInstance()))
     assert {(call.args[0], call.args[2].code) for call in log.log.call_args_list} == {
         (logging.WARNING, "RT113"),
-        (logging.INFO, "RT116"),
+        (logging.INFO, "RT119"),
     }
