@@ -23,7 +23,9 @@ def get_provider_info() -> dict[str, Any]:
                 "tags": ["software"],
             }
         ],
-        "operators": _modules("operators.cluster", "operators.train", "operators.inference", "operators.serve"),
+        "operators": _modules(
+            "operators.cluster", "operators.train", "operators.inference", "operators.serve", "operators.job"
+        ),
         "sensors": _modules("sensors.capacity"),
         "hooks": _modules("hooks.raytpu"),
         "triggers": _modules("triggers.watch", "triggers.capacity"),
@@ -31,6 +33,10 @@ def get_provider_info() -> dict[str, Any]:
             "airflow_raytpu.links.RayDashboardLink",
             "airflow_raytpu.links.CheckpointLink",
             "airflow_raytpu.links.EndpointLink",
+        ],
+        "task-decorators": [
+            {"name": "jax_train", "class-name": "airflow_raytpu.decorators.train.jax_train_task"},
+            {"name": "ray_tpu", "class-name": "airflow_raytpu.decorators.job.ray_tpu_task"},
         ],
         "connection-types": [_connection_type()],
         "config": {
@@ -59,14 +65,28 @@ def _connection_type() -> dict[str, Any]:
         "conn-fields": {
             "backend": {
                 "label": "Backend",
-                "description": "Where clusters run. 'simulated' makes slices of processes on the worker's own machine.",
-                "schema": {"type": ["string", "null"], "enum": ["simulated"], "default": "simulated"},
+                "description": "Where clusters run. 'simulated' makes slices of processes on the worker's own machine; "
+                "'kuberay' makes RayClusters on Kubernetes.",
+                "schema": {"type": ["string", "null"], "enum": ["simulated", "kuberay"], "default": "simulated"},
             },
             "storage": {
                 "label": "Storage",
                 "description": "Where code, checkpoints and results go: gs://bucket/path or file:///shared/path.",
                 "schema": {"type": ["string", "null"]},
             },
+            "kubernetes_conn_id": _text(
+                "Kubernetes connection", "Id of a connection of type kubernetes; kubernetes_default where left out."
+            ),
+            "namespace": _text("Namespace", "Where RayClusters and RayJobs are made; default where left out."),
+            "image": _text("Image", "Image of head and workers, with Ray and JAX for TPU in it."),
+            "reach": {
+                "label": "Way to Ray",
+                "description": "How Airflow reaches a cluster: its Service (inside Kubernetes), the API server's proxy "
+                "(outside), or the URL below. 'auto' takes one of the first two.",
+                "schema": {"type": ["string", "null"], "enum": ["auto", "service", "proxy", "url"], "default": "auto"},
+            },
+            "url": _text("URL of Ray", "Base URL of a dashboard, with {namespace} and {cluster} in it."),
+            "options": _text("Options", "Further options of every cluster, as JSON; see the page KubeRay on GKE."),
             "root": {
                 "label": "Simulated root",
                 "description": "Folder for the state of simulated clusters; a short path, as Unix sockets need.",
@@ -74,6 +94,10 @@ def _connection_type() -> dict[str, Any]:
             },
         },
     }
+
+
+def _text(label: str, description: str) -> dict[str, Any]:
+    return {"label": label, "description": description, "schema": {"type": ["string", "null"]}}
 
 
 def _options() -> dict[str, Any]:

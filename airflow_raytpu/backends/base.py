@@ -37,6 +37,7 @@ class Backend(Protocol):
         ``False`` means that it must wait (a cluster that is coming up) and wants to be called again.
 
         :raises ForeignObjectError: the name is taken by another owner.
+        :raises RequestError: a shared cluster of that name is there and cannot become what is asked for.
         :raises LostError: the shared cluster it names is gone.
         :raises BackendUnreachable: no answer; call again.
         """
@@ -46,12 +47,19 @@ class Backend(Protocol):
         """Look; change nothing but the sign of life. Trouble on the way gives an unreachable observation."""
         ...
 
+    async def wait(self, request: RayRequest, pause_s: float) -> None:
+        """Return when it is worth looking again: after *pause_s* seconds, or when the backend was told of a change."""
+        ...
+
     def tail(self, request: RayRequest, offset: int = 0) -> AsyncIterator[LogLine]:
         """Lines of the job's log from *offset* on as they come; ends when the job has ended. Resumes by itself."""
         ...
 
     async def stop(self, request: RayRequest) -> None:
-        """End the work and free its slice: stop the job, delete the cluster it owns. Nothing to stop is no error."""
+        """End the work and free its slice: stop the job, delete the cluster it owns. Nothing to stop is no error.
+
+        A shared cluster stays until its time to live is over, by :meth:`delete` too.
+        """
         ...
 
     async def delete(self, request: RayRequest) -> None:

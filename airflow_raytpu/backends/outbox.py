@@ -20,6 +20,24 @@ async def write_request(request: RayRequest) -> str:
     return uri
 
 
+async def note_submitted(request: RayRequest, where: str) -> None:
+    """Remember that *request* was accepted as *where* (the uid of what runs it), however long that lives.
+
+    :raises BackendUnreachable: storage does not answer.
+    """
+    note = {"where": where, "owner": request.identity.owner()}
+    await asyncio.to_thread(objects.write_json, request.outbox("submitted"), note)
+
+
+async def submitted(request: RayRequest) -> str:
+    """Where *request* was accepted, empty where it never was, or its name only for another owner.
+
+    :raises BackendUnreachable: storage does not answer.
+    """
+    note = await asyncio.to_thread(objects.read_json, request.outbox("submitted"))
+    return str(note["where"]) if note and note.get("owner") == request.identity.owner() else ""
+
+
 async def read(request: RayRequest) -> tuple[Progress | None, Outcome | None]:
     """The newest progress, and the result once it is there. What names another request is as good as absent.
 

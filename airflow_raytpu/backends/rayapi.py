@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncGenerator, Mapping
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlencode
 
 import aiohttp
@@ -48,20 +48,43 @@ class _Passing(Exception):
     """The answer was an error that may pass."""
 
 
+class Gate(Protocol):
+    """What stands before a dashboard and wants credentials of its own, such as the Kubernetes API server's proxy."""
+
+    async def arguments(self) -> dict[str, Any]:
+        """Its credentials as they are now, and how to check its certificate: aiohttp's arguments of a request."""
+        ...
+
+    async def refused(self) -> None:
+        """It answered 401."""
+        ...
+
+
 class RayApi:
     """One cluster's dashboard.
 
     :param url: its base URL.
     :param token: for token authentication; empty where it is off.
+    :param gate: what stands before it, if anything does.
     """
 
-    def __init__(self, url: str, token: str = "") -> None:
+    def __init__(self, url: str, token: str = "", gate: Gate | None = None) -> None:
         self._url = url.rstrip("/")
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        # A gate keeps Authorization for itself; Ray takes its token in the other header as well (2.60).
+        name = "X-Ray-Authorization" if gate else "Authorization"
+        self._own = {name: f"Bearer {token}"} if token else {}
+        self._gate = gate
         self._connections = Connections()
 
     async def close(self) -> None:
         await self._connections.close()
+
+    async def _credentials(self) -> dict[str, Any]:
+        """What each request carries, as aiohttp's arguments."""
+        if self._gate is None:
+            return {"headers": self._own}
+        arguments = await self._gate.arguments()
+        return {**arguments, "headers": {**arguments.get("headers", {}), **self._own}}
 
     async def version(self) -> dict[str, Any]:
         """Ray's version and session name."""
@@ -179,7 +202,7 @@ class RayApi:
         url = f"{self._url}/api/jobs/{submission_id}/logs/tail"
         try:
             async with self._connections.session().ws_connect(
-                url, headers=self._headers, heartbeat=_PING_S, max_msg_size=0
+                url, heartbeat=_PING_S, max_msg_size=0, **await self._credentials()
             ) as socket:
                 while True:
                     try:
@@ -239,10 +262,12 @@ class RayApi:
 
     async def _ask_once(self, method: str, path: str, body: Mapping[str, Any]) -> str:
         session = self._connections.session()
-        async with session.request(method, self._url + path, headers=self._headers, **body) as answer:
+        async with session.request(method, self._url + path, **await self._credentials(), **body) as answer:
             text = await answer.text(errors="replace")
             if answer.status < 400:
                 return text
+            if answer.status == 401 and self._gate is not None:
+                await self._gate.refused()
             if answer.status in _PASSING or (answer.status >= 500 and "already exists" not in text):
                 raise _Passing(f"HTTP {answer.status}: {text[-_SHOWN:].strip()}")
             raise _Refused(answer.status, text)

@@ -22,7 +22,8 @@ class _Pool:
         )
 
 
-_pools: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Pool] = weakref.WeakKeyDictionary()
+_pools: weakref.WeakValueDictionary[asyncio.AbstractEventLoop, _Pool] = weakref.WeakValueDictionary()
+"""A pool lives as long as its users: one that somebody forgot to close goes with them, and its loop with it."""
 
 
 class Connections:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow.sdk import XComArg
 
+from airflow_raytpu.explain.manifests import manifest_of
 from airflow_raytpu.explain.rendering import RUN, Renderer
+from airflow_raytpu.model.errors import RequestError
 from airflow_raytpu.model.identity import CLUSTER_NAME_LIMIT, JOB_NAME_LIMIT, Identity
 from airflow_raytpu.operators._arguments import is_literal
 from airflow_raytpu.operators._lifecycle import RequestOperator
-from airflow_raytpu.placement.findings import Level
+from airflow_raytpu.placement.findings import Finding, Level
 from airflow_raytpu.placement.intent import Intent
 from airflow_raytpu.placement.plan import plan
 from airflow_raytpu.placement.preflight import CODES, preflight
@@ -28,6 +30,8 @@ def ask(task: RequestOperator, renderer: Renderer, copies: int | None = None) ->
     rendered: Any = renderer.task(task)
     intent, limits = rendered.intent(), rendered.limits(0)
     findings = preflight(intent)
+    made, refused = _manifest(rendered, intent, findings)
+    findings += refused
     return {
         "task": task.task_id,
         "operator": task.task_type,
@@ -42,12 +46,25 @@ def ask(task: RequestOperator, renderer: Renderer, copies: int | None = None) ->
         "storage": _storage(rendered, intent),
         "addresses": {name: address for name, address in _addresses(rendered).items() if name != "storage_path"},
         "findings": [finding.to_dict() for finding in findings],
+        "manifest": made,
         "passed": len(CODES) - len({finding.code for finding in findings}),
     }
 
 
 def has_errors(asked: Mapping[str, Any]) -> bool:
     return any(finding["level"] == Level.ERROR.value for finding in asked["findings"])
+
+
+def _manifest(
+    task: RequestOperator, intent: Intent, findings: Sequence[Finding]
+) -> tuple[dict[str, Any] | None, list[Finding]]:
+    """The Kubernetes object, or why there can be none."""
+    if any(finding.level is Level.ERROR for finding in findings):
+        return None, []
+    try:
+        return manifest_of(task, intent, _name(intent)), []
+    except RequestError as error:
+        return None, [Finding(level=Level.ERROR, code=error.code, cause=error.cause, lever=error.lever)]
 
 
 def _plan(intent: Intent) -> dict[str, Any] | None:

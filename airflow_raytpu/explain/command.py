@@ -22,7 +22,7 @@ class Question:
     """What the user asked.
 
     :param conf: what a trigger would hand over.
-    :param output: ``text``, ``json`` or ``yaml``.
+    :param output: ``text``, ``json``, ``yaml``, or ``manifest`` for the Kubernetes objects alone.
     """
 
     dag_id: str
@@ -93,6 +93,11 @@ def _print(asked: Sequence[Mapping[str, Any]], question: Question) -> None:
             import yaml
 
             print(yaml.safe_dump(list(asked), sort_keys=False), end="")
+        case "manifest":
+            import yaml
+
+            made = [one["manifest"] for one in asked if one["manifest"]]
+            print(yaml.safe_dump_all(made, sort_keys=False), end="")
         case _ if not asked:
             print(f"No task of {question.dag_id} asks for a slice.")
         case _:

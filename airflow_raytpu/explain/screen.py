@@ -63,7 +63,7 @@ def _rows(one: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = []
     if one["copies"] is not None:
         rows.append(("mapped", f"{one['copies']} times; this is the first"))
-    rows.append(("runs as", f"{one['name']} {_where(one)}"))
+    rows.append(("runs as", f"{_kind(one['manifest'])}{one['name']} {_where(one)}"))
     if one["code"]:
         rows.append(("code", ", ".join(one["code"])))
     if one["slice"] is not None:
@@ -78,6 +78,10 @@ def _rows(one: Mapping[str, Any]) -> list[tuple[str, str]]:
         shared = one["kind"] != "cluster" and one["cluster"] != "its own"
         rows.append(("costs", f"{cost}, its cluster's" if shared else cost))
     return rows
+
+
+def _kind(made: Mapping[str, Any] | None) -> str:
+    return f"{made['kind']} {made['metadata']['namespace']}/" if made else ""
 
 
 def _where(one: Mapping[str, Any]) -> str:

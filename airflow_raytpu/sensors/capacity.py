@@ -29,8 +29,9 @@ class TpuSliceSensor(BaseSensorOperator):
     Whole means that every host of the slice lives, each worker id once, with all its chips; idle, that no job holds
     any of it. Nothing is reserved: another job may be faster.
 
-    Returns ``{"cluster", "slices"}``: the cluster that has them, and their names. When *timeout* is over it fails for
-    good, as sensors do, and says what was there: present, busy and with whom, broken and why.
+    Returns ``{"cluster", "slices"}``: the cluster that has them, and their names; a task takes the first as its
+    ``cluster=sensor.output["cluster"]``. When *timeout* is over it fails for good, as sensors do, and says what was
+    there: present, busy and with whom, broken and why.
 
     :param slice: a :class:`TpuSlice`, or text such as ``"v6e:4x4"``.
     :param count: how many of it.
@@ -52,9 +53,11 @@ class TpuSliceSensor(BaseSensorOperator):
         conn_id: str = RayTpuHook.default_conn_name,
         deferrable: bool = True,
         poke_interval: timedelta | float = 15.0,
+        multiple_outputs: bool = True,
         **kwargs: Any,
     ) -> None:
-        super().__init__(poke_interval=poke_interval, **kwargs)
+        # Each key of the returned value is an XCom of its own, so that sensor.output["cluster"] works.
+        super().__init__(poke_interval=poke_interval, multiple_outputs=multiple_outputs, **kwargs)
         self.slice = _arguments.slice_text(slice)
         self.count = count
         self.cluster = lend(cluster, self)
@@ -116,6 +119,12 @@ class TpuSliceSensor(BaseSensorOperator):
     def _wish(self) -> Wish:
         """:raises RequestError: what was rendered is no slice, no number or no cluster."""
         target = _arguments.target(self.slice, self.cluster)
+        asked = TpuSlice.parse(target.slice)
+        if asked.part_of:
+            raise RequestError(
+                f"{target.slice} is a part of a slice, and only whole slices are waited for.",
+                f"Ask for {asked.accelerator}:{asked.part_of}; a job finds its part by itself.",
+            )
         return Wish(
             slice=target.slice,
             count=_number(self.count),

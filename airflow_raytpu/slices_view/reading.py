@@ -54,6 +54,7 @@ def _private(root: Path) -> bool:
 
 
 def _of_connection(conn_id: str) -> list[Backend]:
-    from airflow_raytpu.hooks.raytpu import RayTpuHook
+    from airflow_raytpu.hooks.raytpu import RayTpuHook, read_airflows_own_connections
 
+    read_airflows_own_connections()
     return [RayTpuHook(conn_id).place().open()]

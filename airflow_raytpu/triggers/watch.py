@@ -6,6 +6,7 @@ Used by :class:`WatchTrigger` in the triggerer, and by operators that do not def
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
@@ -49,6 +50,7 @@ class Watch:
     :param log: a logger, for progress and the job's own lines.
     :param poll_s: seconds between two looks.
     :param now: the clock, seconds since the epoch.
+    :param sleep: lets time pass; left out, the backend says when to look again.
     :param publish: is given XComs (links) as they become known.
     :param relay: copies the job's log; one is made where none is given.
     """
@@ -61,7 +63,7 @@ class Watch:
         log: Any,
         poll_s: float,
         now: Callable[[], float] = time.time,
-        sleep: Sleep = asyncio.sleep,
+        sleep: Sleep | None = None,
         publish: Publish | None = None,
         relay: Relay | None = None,
     ) -> None:
@@ -70,7 +72,8 @@ class Watch:
         self._log = log
         self._poll_s = poll_s
         self._now = now
-        self._sleep = sleep
+        self._sleep = sleep or asyncio.sleep
+        self._pause = sleep or functools.partial(backend.wait, request)
         self._publish = publish
         self._relay = relay or Relay(backend, request, log)
         self._accepted = False
@@ -86,7 +89,7 @@ class Watch:
                     return await self.end(verdict)
                 self._relay.start()
                 self._tell(verdict)
-                await self._sleep(self._poll_s)
+                await self._pause(self._poll_s)
         finally:
             await self._relay.close()
 

@@ -62,6 +62,7 @@ class Harness:
     :param open: a new backend object, as another process would have.
     :param job: makes a request on the shared cluster that runs :data:`RUNTIME` with the given arguments.
     :param jobs: the requests made so far.
+    :param opened: the backends opened so far, which are closed after the test.
     """
 
     backend: Backend
@@ -69,4 +70,5 @@ class Harness:
     open: Callable[[], Backend]
     job: Callable[..., RayRequest]
     jobs: list[RayRequest]
+    opened: list[Backend]
     scratch: Path

@@ -55,7 +55,6 @@ async def test_a_ready_cluster_is_ready_for_whoever_asks(harness: Harness) -> No
         seen = await backend.observe(harness.cluster)
         assert (seen.cluster, seen.job, seen.reachable) == (ClusterState.READY, None, True)
         assert judge(seen, harness.cluster.limits, 0.0).phase is Phase.SUCCEEDED
-    await other.close()
 
 
 async def test_a_ready_cluster_tells_what_jobs_need_and_no_secret(harness: Harness) -> None:
@@ -79,8 +78,9 @@ async def test_a_job_runs_to_its_result(harness: Harness) -> None:
     assert objects.read_json(job.outbox("request")) == job.to_dict()
     text = await lines(harness.backend, job)
     assert [line for line in text if line.startswith("zeile")] == [f"zeile {number} ä€" for number in range(3)]
-    facts = (await harness.backend.observe(harness.cluster)).facts
-    assert any(facts["address"] in line and facts["endpoint"] in line for line in text)
+    if harness.backend.name == "simulated":  # elsewhere a cluster is called otherwise from inside
+        facts = (await harness.backend.observe(harness.cluster)).facts
+        assert any(facts["address"] in line and facts["endpoint"] in line for line in text)
 
 
 async def test_a_request_made_again_is_the_same_job(harness: Harness) -> None:
@@ -98,7 +98,6 @@ async def test_a_request_made_again_is_the_same_job(harness: Harness) -> None:
     for backend in backends:
         assert await backend.ensure(job)
         assert (await backend.observe(job)).job is JobState.SUCCEEDED
-        await backend.close()
 
 
 async def test_an_owner_cannot_take_anothers_job(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +148,6 @@ async def test_a_log_is_read_while_it_is_written_and_resumed_where_it_was_left(h
         read += await lines(other, job, offset)
     assert read == await lines(other, job)
     assert [line for line in read if line.startswith("zeile")] == [f"zeile {number} ä€" for number in range(30)]
-    await other.close()
 
 
 async def test_a_log_asked_for_too_early_waits_for_its_job(harness: Harness) -> None:
@@ -205,7 +203,6 @@ async def test_a_slice_is_idle_before_and_after_a_job_and_held_by_it_meanwhile(h
     # Seen by whoever looks, and also by who names no cluster.
     other = harness.open()
     assert held.name in [state.name for state in await other.slices() if state.cluster == name]
-    await other.close()
     (harness.scratch / "go").touch()
     await ended(backend, job)
     after = await pictures(backend, name, lambda state: state.condition is SliceCondition.IDLE)

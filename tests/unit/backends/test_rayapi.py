@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import AsyncIterator
 
 import aiohttp
@@ -234,3 +236,17 @@ async def test_clients_of_one_loop_share_one_pool(ray: RayDashboard) -> None:
     await clients[0].version()
     await clients[0].close()
     assert isinstance(session, aiohttp.ClientSession)
+
+
+async def test_a_client_that_nobody_closed_keeps_no_connections_and_says_so_at_once(ray: RayDashboard) -> None:
+    forgotten = [RayApi(ray.url, ray.token)]
+    await forgotten[0].version()
+    session = weakref.ref(forgotten[0]._connections.session())
+
+    def forget() -> None:
+        forgotten.clear()
+        gc.collect()
+
+    with pytest.warns(ResourceWarning, match="Unclosed"):
+        forget()
+    assert session() is None

@@ -168,6 +168,11 @@ def test_what_is_not_whole_is_broken_and_says_why(nodes, present, fault, since):
     assert (found.shape, found.hosts, found.since) == ("v6e:4x4", 4, since)
 
 
+def test_a_single_host_that_was_counted_on_is_broken():
+    found = one(Listing(nodes=[node("a", 1, TpuSlice.parse("v6e:2x2"))]))
+    assert (found.condition, found.fault) == (SliceCondition.BROKEN, "worker id 1 where 0 is due")
+
+
 def test_a_host_that_came_back_makes_it_whole():
     found = one(Listing(nodes=[*whole(), node("a", 2, **DEAD)]))
     assert (found.condition, found.fault) == (SliceCondition.IDLE, "")

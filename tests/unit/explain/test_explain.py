@@ -178,3 +178,51 @@ def test_a_conf_that_is_no_json(conf, says):
     result = CliRunner().invoke(cli.commands, ["explain", "digits", "--conf", conf])
     assert result.exit_code == 2
     assert says in result.output
+
+
+ON_KUBERNETES = """
+from airflow.sdk import DAG
+from airflow_raytpu.operators import JaxTrainerOperator, RayTpuClusterOperator
+
+def loop(config): ...
+
+with DAG("prod"):
+    cluster = RayTpuClusterOperator(task_id="cluster", slice="v6e:4x4*2", conn_id="prod")
+    JaxTrainerOperator(task_id="on_it", train_loop=loop, cluster=cluster, conn_id="prod")
+    JaxTrainerOperator(
+        task_id="own", train_loop=loop, slice="v6e:4x8", conn_id="prod", kuberay={"provisioning": "spot", "grace_s": 25}
+    )
+    JaxTrainerOperator(task_id="wrong", train_loop=loop, slice="v6e:4x8", conn_id="prod", kuberay={"imgae": "x"})
+"""
+
+
+@pytest.fixture
+def production(tmp_path, monkeypatch):
+    extra = {"backend": "kuberay", "storage": "gs://bucket/runs", "namespace": "ml", "image": "eu/ray:1"}
+    monkeypatch.setenv("AIRFLOW_CONN_PROD", json.dumps({"conn_type": "raytpu", "extra": extra}))
+    (tmp_path / "prod.py").write_text(ON_KUBERNETES.rpartition('    JaxTrainerOperator(task_id="wrong"')[0])
+    return tmp_path
+
+
+def test_the_kubernetes_objects(production, explain, here):
+    # In a process of its own: nothing else may stand in the output, which is for kubectl.
+    done = explain("prod", "--output", "manifest", folder=production)
+    assert done.returncode == 0, done.stderr
+    made = {each["kind"]: each for each in yaml.safe_load_all(done.stdout)}
+    assert made.keys() == {"RayCluster", "RayJob"}
+    assert made["RayCluster"]["metadata"]["name"] == "prod-cluster-<run>"
+    assert made["RayCluster"]["spec"]["workerGroupSpecs"][0]["replicas"] == 2
+    job = made["RayJob"]
+    assert job["metadata"]["namespace"] == "ml"
+    assert "gs://bucket/runs/prod/own/" in job["spec"]["entrypoint"]
+    template = job["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["template"]["spec"]
+    assert template["nodeSelector"]["cloud.google.com/gke-spot"] == "true"
+    text = here("prod", folder=production).output
+    assert "RayJob ml/prod-own-<run> on a cluster of its own" in text.replace("\n             ", "")
+
+
+def test_options_that_cannot_be_are_refused_in_the_dag_file(here, production):
+    (production / "prod.py").write_text(ON_KUBERNETES)
+    done = here("prod", folder=production)
+    assert done.exit_code == 1
+    assert "Did you mean 'image'" in done.output

@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow_raytpu.hooks import raytpu
 from airflow_raytpu.hooks.raytpu import Place, RayTpuHook
 from airflow_raytpu.model.errors import PathError, RequestError
+from airflow_raytpu.model.kuberay import KubeRayOptions, Provisioning
 from airflow_raytpu.provider_info import get_provider_info
 
 
@@ -50,6 +51,32 @@ async def test_a_connection_says_where(connections):
     assert RayTpuHook().storage == "file:///data/x"
 
 
+async def test_a_connection_to_kubernetes_says_how_clusters_are_made(connections):
+    connections(
+        "prod",
+        backend="kuberay",
+        storage="gs://bucket/runs",
+        kubernetes_conn_id="gke",
+        namespace="ml",
+        image="eu/ray:1",
+        # Airflow's form hands over text.
+        options='{"queue": "tpu", "head": {"cpu": "2", "memory": "8Gi"}}',
+    )
+    place = await both("prod")
+    assert (place.backend, place.kubernetes_conn_id, place.storage) == ("kuberay", "gke", "gs://bucket/runs")
+    options = KubeRayOptions.from_dict(place.options_of({"provisioning": "spot", "queue": "other"}))
+    assert (options.namespace, options.image, options.queue) == ("ml", "eu/ray:1", "other")
+    assert (options.provisioning, options.head.memory) == (Provisioning.SPOT, "8Gi")
+    backend = place.open()
+    assert (backend.name, backend.api.namespace) == ("kuberay", "ml")
+    await backend.close()
+
+
+def test_simulated_slices_know_no_kubernetes_options(connections):
+    connections("raytpu_default", backend="simulated")
+    assert RayTpuHook().place().options_of({"provisioning": "spot"}) == {}
+
+
 async def test_another_connection_that_does_not_exist_is_an_error(connections):
     with pytest.raises(RequestError, match=r"no connection 'prod'\.\n.*raytpu_default") as caught:
         RayTpuHook("prod").place()
@@ -68,6 +95,11 @@ def test_an_extra_that_is_not_json_is_an_error(monkeypatch):
     ("extra", "error", "message"),
     [
         ({"backend": "dataproc"}, RequestError, "names the backend 'dataproc'"),
+        ({"backend": "kuberay", "options": "{torn"}, RequestError, "options of connection raytpu_default are not JSON"),
+        ({"backend": "kuberay", "options": ["a"]}, RequestError, "are a list, not an object"),
+        ({"backend": "kuberay", "options": {"imgae": "x"}}, RequestError, "Did you mean 'image'"),
+        ({"backend": "kuberay", "reach": "tunnel"}, RequestError, r"reach 'tunnel'(?s:.)*auto, service, proxy, url"),
+        ({"backend": "kuberay", "reach": "url"}, RequestError, "reach is 'url' and url is ''"),
         ({"storage": "s3://x"}, PathError, "'s3://x' is not a storage address"),
     ],
 )

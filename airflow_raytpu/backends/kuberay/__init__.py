@@ -1,0 +1,1 @@
+"""RayCluster, RayJob and RayService objects of KubeRay 1.7 on GKE's TPU node pools."""

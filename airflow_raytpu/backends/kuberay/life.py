@@ -1,0 +1,41 @@
+"""Signs of life on a cluster: how long it outlives Airflow's last look, and when that was. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_raytpu.backends.kuberay import naming
+
+_BEATS = 4
+"""Signs of life in one time to live."""
+
+
+def ttl_s(item: Mapping[str, Any]) -> float:
+    """Seconds that *item* outlives the last look; 0 where it does not say, and is none of ours."""
+    return _number(item, naming.TTL)
+
+
+def is_due(item: Mapping[str, Any], now: float) -> bool:
+    """Whether *item* wants another sign of life at *now* (seconds since the epoch), whoever gives it."""
+    life = ttl_s(item)
+    return life > 0 and now - _number(item, naming.HEARTBEAT) >= life / _BEATS
+
+
+def is_over(item: Mapping[str, Any], now: float) -> bool:
+    """Whether nobody has looked at *item* for as long as it may live."""
+    life = ttl_s(item)
+    return life > 0 and now - _number(item, naming.HEARTBEAT) > life
+
+
+def beat(now: float) -> dict[str, Any]:
+    """The patch that says that somebody looked."""
+    return {"metadata": {"annotations": {naming.HEARTBEAT: f"{now:.0f}"}}}
+
+
+def _number(item: Mapping[str, Any], name: str) -> float:
+    text = ((item.get("metadata") or {}).get("annotations") or {}).get(name, "")
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0

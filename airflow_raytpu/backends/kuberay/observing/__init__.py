@@ -1,0 +1,1 @@
+"""What Kubernetes shows of a request, told apart kind by kind. Pure."""
