@@ -10,7 +10,8 @@ VENV=.venv
 say() { printf '%s\n' "$@" >&2; }
 fail() { say "" "$@"; exit 1; }
 
-# What a caller's shell has set must not decide what is installed, or where.
+# What a caller's shell has set must not decide what is installed, or where. Some shells call it a failure to unset what is
+# not set, which is why these two may fail.
 unset VIRTUAL_ENV CONDA_PREFIX PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX 2>/dev/null || true
 unset UV_PYTHON UV_SYSTEM_PYTHON UV_PROJECT_ENVIRONMENT UV_TARGET UV_PREFIX PIP_TARGET PIP_PREFIX PIP_USER 2>/dev/null || true
 
@@ -73,7 +74,8 @@ install() {
     for certificates in /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt; do
         [ ! -s "$certificates" ] || export UV_SYSTEM_CERTS=true
     done
-    # uv does not read pip's settings; an index that somebody set for pip is meant for this too.
+    # uv does not read pip's settings; an index that somebody set for pip is meant for this too. Where none is set, pip
+    # answers with a failure.
     if [ -z "${UV_DEFAULT_INDEX:-}${UV_INDEX_URL:-}" ]; then
         index=$("$VENV/bin/python" -m pip config get global.index-url 2>/dev/null || true)
         index=${PIP_INDEX_URL:-$index}

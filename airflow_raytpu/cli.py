@@ -65,7 +65,7 @@ def _conf(_context: click.Context, _option: click.Parameter, value: str) -> dict
     type=click.Path(resolve_path=True, path_type=Path),
     help="Instead of Airflow's own dags_folder.",
 )
-@click.option("--output", type=click.Choice(["text", "json", "yaml"]), default="text", show_default=True)
+@click.option("--output", type=click.Choice(["text", "json", "yaml", "manifest"]), default="text", show_default=True)
 def explain(*, dag_id: str, task_id: str | None, conf: dict[str, Any], folder: Path | None, output: str) -> None:
     """Say what each task of a DAG would ask for, and what is wrong with it, without asking anybody.
 
@@ -85,6 +85,21 @@ def slices(*, cluster: str | None, conn_id: str | None, output: str) -> None:
     from airflow_raytpu.slices_view.command import run  # noqa: PLC0415
 
     run(conn_id, cluster, output)
+
+
+@commands.command()
+@click.option("--conn-id", default="raytpu_default", show_default=True, metavar="ID", help="The Airflow connection.")
+@click.option("--slice", "shape", default="", metavar="SHAPE", help="Look for nodes of this shape, such as v6e:4x4.")
+@click.option("--namespace", default="", metavar="NAME", help="Instead of the connection's.")
+@click.option("--output", type=click.Choice(["text", "json", "yaml"]), default="text", show_default=True)
+def doctor(*, conn_id: str, shape: str, namespace: str, output: str) -> None:
+    """Look whether the place that a connection names has what requests need, and say what to do where it has not.
+
+    Exit status: 1 where something keeps requests from running.
+    """
+    from airflow_raytpu.doctor.command import Question, run  # noqa: PLC0415
+
+    sys.exit(run(Question(conn_id=conn_id, slice=shape, namespace=namespace, output=output)))
 
 
 def main() -> None:

@@ -6,10 +6,10 @@ import json
 import sys
 from pathlib import Path
 
-from bench import plan
+from bench import plan, waiting
 
 _SUMMARY = Path(__file__).parent / "results" / "summary.json"
-_PARTS = (plan,)
+_PARTS = (plan, waiting)
 
 
 def main() -> int:

@@ -34,6 +34,18 @@ def test_no_error_is_documented_that_does_not_exist():
     assert set(re.findall(r"RT\d00|RT\d0\d", page)) <= {kind.code for kind in OURS}
 
 
+def test_each_fault_names_a_test_that_exists():
+    lines = (ROOT / "docs" / "faults.md").read_text().splitlines()
+    rows = [line for line in lines if re.match(r"\| (?!what )", line)]
+    assert len(rows) > 30
+    for row in rows:
+        named = re.fullmatch(r"\| [^|]{20,} \| [^|]{8,} \| `(tests/[\w/]+\.py)::(test_\w+)` \|", row)
+        assert named, row
+        path = ROOT / named[1]
+        assert path.is_file(), row
+        assert re.search(rf"^(async )?def {named[2]}\(", path.read_text(), re.MULTILINE), row
+
+
 def test_links_between_pages_lead_somewhere():
     for page in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")):
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):

@@ -13,10 +13,13 @@ HEAVY = ["ray", "jax", "kubernetes", "kubernetes_asyncio", "google.cloud", "nump
 AIRFLOW = ["airflow.sdk", "airflow.triggers.base"]
 OURS = [
     "airflow_raytpu",
+    "airflow_raytpu.decorators.job",
+    "airflow_raytpu.decorators.train",
     "airflow_raytpu.hooks.raytpu",
     "airflow_raytpu.links",
     "airflow_raytpu.operators.cluster",
     "airflow_raytpu.operators.inference",
+    "airflow_raytpu.operators.job",
     "airflow_raytpu.operators.params",
     "airflow_raytpu.operators.serve",
     "airflow_raytpu.operators.train",

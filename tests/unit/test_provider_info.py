@@ -32,7 +32,11 @@ def test_everything_it_names_is_there():
         for entry in info[kind]:
             for module in entry["python-modules"]:
                 import_module(module)
-    named = [*info["extra-links"], *(kind["hook-class-name"] for kind in info["connection-types"])]
+    named = [
+        *info["extra-links"],
+        *(kind["hook-class-name"] for kind in info["connection-types"]),
+        *(decorator["class-name"] for decorator in info["task-decorators"]),
+    ]
     for path in named:
         module, _, name = path.rpartition(".")
         assert hasattr(import_module(module), name)
@@ -44,5 +48,9 @@ def test_it_has_the_versions_that_are_released():
 
 def test_the_connection_form_has_no_field_for_a_secret():
     (connection,) = get_provider_info()["connection-types"]
-    assert set(connection["conn-fields"]) == {"backend", "storage", "root"}
+    # Kubernetes credentials are another connection's, which this one names.
+    assert set(connection["conn-fields"]) == {
+        *("backend", "storage", "root"),
+        *("kubernetes_conn_id", "namespace", "image", "reach", "url", "options"),
+    }
     assert {"login", "password"} <= set(connection["ui-field-behaviour"]["hidden-fields"])
