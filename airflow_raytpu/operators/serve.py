@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from airflow_raytpu.links import EndpointLink, RayDashboardLink
+from airflow_raytpu.model.errors import RequestError
 from airflow_raytpu.model.policies import Rollout
 from airflow_raytpu.model.request import Kind
 from airflow_raytpu.operators import _arguments
@@ -30,7 +31,8 @@ class RayServeDeployOperator(RequestOperator):
     :param route_prefix: path of the application below the cluster's endpoint.
     :param rollout: what a version must answer to count as healthy, and in what time.
     :param cluster: a :class:`RayTpuClusterOperator` task, its output, or a cluster's name.
-    :param slice: a :class:`TpuSlice`, or text such as ``"v6e:4x4"``; the cluster's where left out.
+    :param slice: a whole slice for the application's one replica, as :class:`TpuSlice` or text such as ``"v6e:4x4"``;
+        *app* takes it with :mod:`airflow_raytpu.runtime.replicas`. Left out, replicas are placed as *app* says.
     """
 
     kind = Kind.SERVE
@@ -100,5 +102,17 @@ class RayServeDeployOperator(RequestOperator):
             "model": model,
             "name": self.name,
             "route_prefix": self.route_prefix,
+            "replica": _one_slice(self.slice) if self.slice else None,
             "rollout": self.rollout.to_dict(),
         }
+
+
+def _one_slice(text: str) -> str:
+    """:raises RequestError: it is not one whole slice."""
+    asked = TpuSlice.parse(text)
+    if asked.num_slices > 1 or asked.part_of:
+        raise RequestError(
+            f"A replica runs on one whole slice, and {text} is asked for.",
+            "Give one slice, or leave slice out and place replicas in the application itself.",
+        )
+    return str(asked)

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_raytpu.model.errors import BackendUnreachable, RolloutError
 from airflow_raytpu.model.request import RayRequest
-from airflow_raytpu.runtime import author
+from airflow_raytpu.placement.plan import SlicePlan, plan
+from airflow_raytpu.placement.topology import TpuSlice
+from airflow_raytpu.runtime import author, replicas
 from airflow_raytpu.runtime.applications import Applications, AppView, Health
 from airflow_raytpu.runtime.outbox import Outbox
 
@@ -27,6 +29,9 @@ _ROLLBACK_S = 120.0
 _SMOKE_SETTLES_S = 10.0
 _SMOKE_TIMEOUT_S = 30.0
 _MESSAGE_LINES = 30
+_REPLICA = "replica"
+"""Argument of a request: the slice of one replica. Argument of the builder: the options that pin it to one."""
+
 _LEVER = "Mend the version and deploy again; the application's replicas have their own logs in the Ray dashboard."
 
 log = logging.getLogger(__name__)
@@ -35,7 +40,8 @@ log = logging.getLogger(__name__)
 def build(args: Mapping[str, Any]) -> Application:
     """Serve's entry point, ``import_path: airflow_raytpu.runtime.serve:build``: the author's application."""
     make = author.load(args["app"])
-    return make(args["model"], **args["app_args"])
+    with replicas.given(args.get(_REPLICA)):
+        return make(args["model"], **args["app_args"])
 
 
 def run(request: RayRequest, outbox: Outbox) -> Mapping[str, Any]:
@@ -49,7 +55,7 @@ def run(request: RayRequest, outbox: Outbox) -> Mapping[str, Any]:
 def configuration(request: RayRequest) -> dict[str, Any]:
     """Serve's declarative configuration of the request's version. The version is its content. Pure."""
     arguments = request.arguments
-    content = {name: arguments[name] for name in ("app", "app_args", "model", "route_prefix")}
+    content = {name: arguments.get(name) for name in ("app", "app_args", "model", "route_prefix", _REPLICA)}
     text = json.dumps({**content, "code": request.code}, sort_keys=True)
     version = hashlib.sha256(text.encode()).hexdigest()[:12]
     return {
@@ -74,18 +80,26 @@ class _Rollout:
         self._version: str = self._config["args"]["version"]
         rollout = request.arguments["rollout"]
         self._smoke: list[dict[str, Any]] = rollout["smoke"]
-        self._until = min(time.time() + rollout["deadline_s"], request.limits.total_until)
+        self._limits, self._deadline_s = request.limits, rollout["deadline_s"]
+        self._until = 0.0
+        replica = request.arguments.get(_REPLICA)
+        self._plan = plan(TpuSlice.parse(replica)) if replica else None
         route = self._config["route_prefix"].rstrip("/")
         self._url = self._applications.endpoint + route
         self._public = self._applications.public + route
 
     def run(self) -> Mapping[str, Any]:
+        if self._plan is not None:
+            self._choose_slice(self._plan)
+        self._until = min(time.time() + self._deadline_s, self._limits.total_until)
         self._outbox.tell(phase="deploying", unit="replica", slice_at=time.time())
         # What is not there now was taken away on purpose, and is not brought back.
         good = self._applications.last_good(self._name) if self._applications.view(self._name) else None
         try:
             self._deploy(self._config)
-            replicas = self._wait_healthy(self._config, self._until)
+            running = self._wait_healthy(self._config, self._until)
+            if self._plan is not None:
+                replicas.prove(self._plan, self._name, self._config["args"][_REPLICA])
             answers = self._smoke_test()
         except (RolloutError, BackendUnreachable) as error:
             raise self._rolled_back(error, good) from error
@@ -101,9 +115,20 @@ class _Rollout:
             "application": self._name,
             "version": self._version,
             "previous": previous,
-            "replicas": replicas,
+            "replicas": running,
             "smoke": answers,
         }
+
+    def _choose_slice(self, slice_plan: SlicePlan) -> None:
+        """Pin the replica to a free slice; a version that runs already keeps its own."""
+        view = self._look()
+        theirs = (view.config.get("args") or {}) if view is not None and view.version == self._version else {}
+        chosen = theirs.get(_REPLICA) or replicas.choose(
+            slice_plan,
+            self._limits.slice_until,
+            lambda seen: self._outbox.tell(phase="waiting for a slice", message=seen),
+        )
+        self._config = {**self._config, "args": {**self._config["args"], _REPLICA: chosen}}
 
     def _deploy(self, config: Mapping[str, Any]) -> None:
         view = self._applications.view(self._name)
