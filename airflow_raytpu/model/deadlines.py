@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import timedelta
 from typing import Any
 
@@ -17,6 +17,8 @@ class Deadlines:
     :param start: from the slice to the first training step, row or healthy replica.
     :param stall: longest time with no progress after that.
     :param total: from the request to the end, whatever happens.
+    A limit that is left at its default ends with ``total`` where that is shorter.
+
     :raises DeadlineError: a limit is not positive, or ``total`` is shorter than another limit.
     """
 
@@ -31,11 +33,14 @@ class Deadlines:
                 raise DeadlineError(
                     f"{name} is {value}, which leaves no time at all.", f"Give {name} a positive duration."
                 )
-            if value > self.total:
+            if value <= self.total:
+                continue
+            if value != _DEFAULTS[name]:
                 raise DeadlineError(
                     f"{name} is {value} but total is {self.total}, so {name} could never be reached.",
                     f"Raise total above {value} or lower {name}.",
                 )
+            object.__setattr__(self, name, self.total)
 
     def since(self, now: float) -> Limits:
         """The limits for a request made at *now* (seconds since the epoch)."""
@@ -43,6 +48,9 @@ class Deadlines:
 
     def _items(self) -> list[tuple[str, timedelta]]:
         return [(name, getattr(self, name)) for name in ("slice_wait", "start", "stall", "total")]
+
+
+_DEFAULTS = {each.name: each.default for each in fields(Deadlines)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,3 +38,8 @@ def test_limits_survive_json(now, seconds):
     ).since(now)
     assert Limits.from_dict(limits.to_dict()) == limits
     assert limits.total_until == now + seconds
+
+
+def test_a_short_total_shortens_what_nobody_stated():
+    limits = Deadlines(total=timedelta(minutes=10))
+    assert (limits.slice_wait, limits.start, limits.stall) == (timedelta(minutes=10),) * 3

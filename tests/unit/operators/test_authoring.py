@@ -213,7 +213,7 @@ def test_tasks_in_a_group_and_the_teardown_share_the_group():
         pytest.param(lambda: train(ttl=timedelta(0)), DeadlineError, "given back at once", id="ttl"),
         pytest.param(lambda: serve(route_prefix="x"), RequestError, 'slash: "/x"', id="route"),
         pytest.param(
-            lambda: train(deadlines=Deadlines(total=timedelta(minutes=1))),
+            lambda: train(deadlines=Deadlines(stall=timedelta(minutes=2), total=timedelta(minutes=1))),
             DeadlineError,
             "could never be reached",
             id="deadlines",
