@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import click
 from airflow_raytpu import __version__
 from airflow_raytpu.model.errors import RayTpuError
 
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _FOLDER = click.Path(file_okay=False, resolve_path=True, path_type=Path)
 
 
@@ -100,6 +102,38 @@ def doctor(*, conn_id: str, shape: str, namespace: str, output: str) -> None:
     from airflow_raytpu.doctor.command import Question, run  # noqa: PLC0415
 
     sys.exit(run(Question(conn_id=conn_id, slice=shape, namespace=namespace, output=output)))
+
+
+def _seconds(_context: click.Context, _option: click.Parameter, value: str) -> float:
+    found = re.fullmatch("([0-9]{1,9})([smhd])", value)
+    if not found:
+        raise click.BadParameter("not a number with s, m, h or d behind it, such as 90m")
+    return int(found[1]) * _UNITS[found[2]]
+
+
+@commands.command()
+@click.option("--conn-id", default="raytpu_default", show_default=True, metavar="ID", help="The Airflow connection.")
+@click.option(
+    "--older-than",
+    "older_than_s",
+    callback=_seconds,
+    default="1h",
+    show_default=True,
+    metavar="SPAN",
+    help="Leave what somebody looked at within this time, such as 90m or 2d; never less than its own time to live.",
+)
+@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
+@click.option("--output", type=click.Choice(["text", "json", "yaml"]), default="text", show_default=True)
+def reap(*, conn_id: str, older_than_s: float, dry_run: bool, output: str) -> None:
+    """Remove what this Airflow deployment left where a connection leads, and nobody looks after any more.
+
+    It does not ask Airflow what is at work: where Airflow has been down for longer, say how long with --older-than.
+
+    Exit status: 1 where something does not go.
+    """
+    from airflow_raytpu.reaping.command import Question, run  # noqa: PLC0415
+
+    sys.exit(run(Question(conn_id=conn_id, older_than_s=older_than_s, dry_run=dry_run, output=output)))
 
 
 def main() -> None:

@@ -24,7 +24,12 @@ def get_provider_info() -> dict[str, Any]:
             }
         ],
         "operators": _modules(
-            "operators.cluster", "operators.train", "operators.inference", "operators.serve", "operators.job"
+            "operators.cluster",
+            "operators.train",
+            "operators.inference",
+            "operators.serve",
+            "operators.job",
+            "operators.reap",
         ),
         "sensors": _modules("sensors.capacity"),
         "hooks": _modules("hooks.raytpu"),

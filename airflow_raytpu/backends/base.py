@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from airflow_raytpu.model.observation import Observation
+from airflow_raytpu.model.orphans import Orphan
 from airflow_raytpu.model.request import RayRequest
 from airflow_raytpu.model.slices import SliceState
 
@@ -73,6 +74,25 @@ class Backend(Protocol):
         is ``STARTING``; where all are looked at, those of a cluster that does not answer are ``BROKEN``.
 
         :raises LostError: there is no such cluster, or it ended.
+        :raises BackendUnreachable: no answer; ask again.
+        """
+        ...
+
+    async def orphans(self, deployment: str, older_than_s: float) -> list[Orphan]:
+        """What *deployment* left here and nobody has looked at for *older_than_s* seconds and its own time to live.
+
+        Only what says in full that it is that deployment's. To look keeps nothing alive.
+
+        :raises BackendUnreachable: no answer; ask again.
+        """
+        ...
+
+    async def reap(self, orphan: Orphan) -> bool:
+        """Remove *orphan* and return when it is gone; ``False`` where somebody has looked at it since it was found.
+
+        Gone already, or another object by now, is no error.
+
+        :raises ClusterError: it does not go.
         :raises BackendUnreachable: no answer; ask again.
         """
         ...

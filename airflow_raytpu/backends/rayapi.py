@@ -20,7 +20,7 @@ from airflow_raytpu.backends import raystatuses
 from airflow_raytpu.backends.raypool import Connections
 from airflow_raytpu.backends.rayslices import Listing, Row
 from airflow_raytpu.backends.raystatuses import Job
-from airflow_raytpu.model.errors import BackendUnreachable, RequestError
+from airflow_raytpu.model.errors import BackendUnreachable, ForbiddenError, RequestError
 
 _PASSING = {401, 403, 408, 425, 429}
 """Also a token that is just being written, or a proxy's; a wrong token is still wrong after the last try."""
@@ -45,7 +45,14 @@ class _Refused(Exception):
 
 
 class _Passing(Exception):
-    """The answer was an error that may pass."""
+    """The answer was an error that may pass.
+
+    :param barred: what stands before the dashboard does not let us.
+    """
+
+    def __init__(self, text: str, *, barred: bool = False) -> None:
+        super().__init__(text)
+        self.barred = barred
 
 
 class Gate(Protocol):
@@ -116,12 +123,20 @@ class RayApi:
 
     async def get_job(self, submission_id: str) -> Job | None:
         """The job; ``None`` where there is none."""
-        text = await self._ask_if_there("GET", f"/api/jobs/{submission_id}")
-        return raystatuses.job(json.loads(text)) if text is not None else None
+        path = f"/api/jobs/{submission_id}"
+        try:
+            text = await self._ask_if_there("GET", path)
+            return raystatuses.job(json.loads(text)) if text is not None else None
+        except (_Refused, ValueError) as error:
+            raise self._not_rays(path, error) from error
 
     async def stop_job(self, submission_id: str) -> None:
         """SIGTERM to all its processes, SIGKILL after ``RAY_JOB_STOP_WAIT_TIME_S``; returns before that."""
-        await self._ask_if_there("POST", f"/api/jobs/{submission_id}/stop")
+        path = f"/api/jobs/{submission_id}/stop"
+        try:
+            await self._ask_if_there("POST", path)
+        except _Refused as error:
+            raise self._not_rays(path, error) from error
 
     async def delete_job(self, submission_id: str) -> None:
         """Forget an ended job, so that its id is free again.
@@ -227,7 +242,10 @@ class RayApi:
         try:
             return json.loads(await self._ask("GET", path))
         except (_Refused, ValueError) as error:
-            raise BackendUnreachable(f"{self._url}{path} is not Ray's: {error}.", "Look what listens there.") from error
+            raise self._not_rays(path, error) from error
+
+    def _not_rays(self, path: str, error: Exception) -> BackendUnreachable:
+        return BackendUnreachable(f"{self._url}{path} is not Ray's: {error}.", "Look what listens there.")
 
     async def _ask_if_there(self, method: str, path: str) -> str | None:
         try:
@@ -254,6 +272,11 @@ class RayApi:
                 with attempt:
                     return await self._ask_once(method, path, body)
         except (_Passing, aiohttp.ClientError, OSError, TimeoutError) as error:
+            if isinstance(error, _Passing) and error.barred:
+                raise ForbiddenError(
+                    f"{method} {self._url}{path} is not allowed: {error}",
+                    "Let it get, create, update and delete services/proxy (docs/kubernetes/role.yaml).",
+                ) from error
             raise BackendUnreachable(
                 f"{method} {self._url}{path} gave no good answer in {_TRIES} tries: {type(error).__name__}: {error}",
                 "Look whether the cluster's head still runs.",
@@ -268,6 +291,9 @@ class RayApi:
                 return text
             if answer.status == 401 and self._gate is not None:
                 await self._gate.refused()
+            if self._gate is not None and '"kind":"Status"' in text.replace(" ", ""):
+                # The gate's own word, not Ray's: its 404 says that the head's service is not there, and of no job.
+                raise _Passing(f"HTTP {answer.status}: {text[-_SHOWN:].strip()}", barred=answer.status == 403)
             if answer.status in _PASSING or (answer.status >= 500 and "already exists" not in text):
                 raise _Passing(f"HTTP {answer.status}: {text[-_SHOWN:].strip()}")
             raise _Refused(answer.status, text)

@@ -68,7 +68,7 @@ def refuse_foreign(what: str, owner: str, request: RayRequest) -> None:
     own = request.identity.owner()
     if owner != own:
         raise ForeignObjectError(
-            f"{what} belongs to {owner}, not to {own}.",
+            f"{what} belongs to {owner or 'nobody that is known'}, not to {own}.",
             "Wait until its owner has deleted it, or give this task another name.",
         )
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_decorator_factory
 
 from airflow_raytpu.decorators._function import own_text
+from airflow_raytpu.operators._lifecycle import outputs
 from airflow_raytpu.operators.job import RayTpuJobOperator
 
 FACTS = "ray_tpu"
@@ -64,5 +65,5 @@ def ray_tpu_task(
         python_callable=python_callable,
         multiple_outputs=multiple_outputs,
         decorated_operator_class=RayTpuDecoratedOperator,
-        **kwargs,
+        **outputs(kwargs),
     )

@@ -11,6 +11,7 @@ from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_d
 from airflow_raytpu.decorators._function import own_text
 from airflow_raytpu.model.errors import CodeError, RequestError
 from airflow_raytpu.operators._arguments import is_literal
+from airflow_raytpu.operators._lifecycle import outputs
 from airflow_raytpu.operators.train import JaxTrainerOperator
 
 # The config is what the function is called with.
@@ -61,5 +62,5 @@ def jax_train_task(
         # As with the operator, loop(...)["checkpoint"] is to work.
         multiple_outputs=True if multiple_outputs is None else multiple_outputs,
         decorated_operator_class=JaxTrainDecoratedOperator,
-        **kwargs,
+        **outputs(kwargs),
     )

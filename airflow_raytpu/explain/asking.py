@@ -9,6 +9,7 @@ from airflow.sdk import XComArg
 
 from airflow_raytpu.explain.manifests import manifest_of
 from airflow_raytpu.explain.rendering import RUN, Renderer
+from airflow_raytpu.hooks.raytpu import setting
 from airflow_raytpu.model.errors import RequestError
 from airflow_raytpu.model.identity import CLUSTER_NAME_LIMIT, JOB_NAME_LIMIT, Identity
 from airflow_raytpu.operators._arguments import is_literal
@@ -38,7 +39,7 @@ def ask(task: RequestOperator, renderer: Renderer, copies: int | None = None) ->
         "copies": copies,
         "kind": intent.kind.value,
         "slice": _plan(intent),
-        "name": _name(intent),
+        "name": _name(rendered, intent),
         "cluster": _cluster(rendered),
         "code": [code.entry for code in rendered.codes()],
         "deadlines": {name: getattr(limits, f"{name}_s") for name in ("slice_wait", "start", "stall", "total")},
@@ -62,7 +63,7 @@ def _manifest(
     if any(finding.level is Level.ERROR for finding in findings):
         return None, []
     try:
-        return manifest_of(task, intent, _name(intent)), []
+        return manifest_of(task, intent, _name(task, intent)), []
     except RequestError as error:
         return None, [Finding(level=Level.ERROR, code=error.code, cause=error.cause, lever=error.lever)]
 
@@ -75,10 +76,16 @@ def _plan(intent: Intent) -> dict[str, Any] | None:
     return plan(TpuSlice.parse(text)).to_dict()
 
 
-def _name(intent: Intent) -> str:
-    """The remote name, with the run in place of the hash that it is part of."""
-    identity = Identity(deployment="", dag_id=intent.dag_id, task_id=intent.task_id, run_id=RUN)
+def _name(task: RequestOperator, intent: Intent) -> str:
+    """The remote name, with the run in place of the hash that it is part of; a shared cluster has it in every run."""
+    own = Identity(deployment=setting("deployment"), dag_id=intent.dag_id, task_id=intent.task_id, run_id=RUN)
+    try:
+        identity = task.identity(own)
+    except RequestError:
+        identity = own  # that it has no name, the manifest's finding says, and the run
     limit = JOB_NAME_LIMIT if intent.kind.is_job else CLUSTER_NAME_LIMIT
+    if identity is not own:
+        return identity.remote_name(limit)
     return f"{identity.remote_name(limit)[:-_HASH]}-{RUN}"
 
 

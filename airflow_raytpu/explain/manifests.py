@@ -43,14 +43,16 @@ def _place(task: RequestOperator) -> Place | None:
 
 
 def _request(task: RequestOperator, intent: Intent, place: Place) -> RayRequest:
-    identity = Identity(deployment=setting("deployment"), dag_id=task.dag_id, task_id=task.task_id, run_id=RUN)
+    own = Identity(deployment=setting("deployment"), dag_id=task.dag_id, task_id=task.task_id, run_id=RUN)
+    identity = task.identity(own)
     stated = task.storage_path if isinstance(task.storage_path, str) and is_literal(task.storage_path) else ""
     root = (stated or place.storage).rstrip("/")
     return RayRequest(
         identity=identity,
         kind=task.kind,
         slice=str(TpuSlice.parse(intent.slice or "")),
-        storage=f"{root}/{identity.storage_path()}",
+        shared=identity is not own,
+        storage=f"{root}/{own.storage_path()}",
         limits=task.limits(time.time()),
         code=f"{root}/code/<content>.zip" if task.kind.is_job else None,
         ttl_s=intent.ttl_s,

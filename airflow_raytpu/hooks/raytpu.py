@@ -84,6 +84,13 @@ class Place:
         if self.backend != KUBERAY:
             return {}
         options = KubeRayOptions.over(self.options, stated)
+        own = KubeRayOptions.from_dict(self.options).namespace
+        if options.namespace != own:
+            # Whoever looks for the object later, a trigger or the doctor, knows the connection alone.
+            raise RequestError(
+                f"The task's kuberay names the namespace {options.namespace}, and its connection {own}.",
+                "Leave namespace out, and give the task the conn_id of a connection with the other one.",
+            )
         check_together(options)
         return options.to_dict()
 

@@ -24,7 +24,9 @@
         ├── UserCodeError           RT301  the author's code raised
         ├── NoResultError           RT302  the job ended without saying how
         ├── RowCountError           RT303  rows out differ from rows in
-        └── RolloutError            RT304  the new version never became healthy
+        ├── RolloutError            RT304  the new version never became healthy
+        ├── CheckpointError         RT305  a checkpoint could not be saved, or is of another model
+        └── DivergedError           RT306  the loss is no number any more
 
 A message gives the cause, the number and the lever; ``code`` names it for the documentation.
 """
@@ -154,6 +156,14 @@ class RowCountError(WorkError):
 
 class RolloutError(WorkError):
     code = "RT304"
+
+
+class CheckpointError(WorkError):
+    code = "RT305"
+
+
+class DivergedError(WorkError):
+    code = "RT306"
 
 
 def _tree(root: type[RayTpuError]) -> list[type[RayTpuError]]:

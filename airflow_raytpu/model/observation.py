@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from airflow_raytpu.model import reading
 from airflow_raytpu.model.result import Outcome
 
 
@@ -63,8 +64,11 @@ class Progress:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Progress:
-        """Unknown keys, a newer writer's, are left aside."""
-        return cls(**{key: value for key, value in data.items() if key in cls.__slots__})
+        """Unknown keys, a newer writer's, are left aside.
+
+        :raises RequestError: it is no progress.
+        """
+        return reading.newer("progress", cls, data)  # type: ignore[no-any-return]
 
     def describe(self) -> str:
         """One line for a log: ``step 1,400/2,000  loss 0.213  13.5 steps/s  ETA 0:44  (message)``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import enum
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Any
@@ -36,10 +37,27 @@ def record(where: str, kind: type[Any], value: Any) -> Any:
         raise wrong(where, value, "an object")
     kinds = kinds_of(kind)
     found = {known(key, list(kinds), where): plain(f"{where}.{key}", kinds[key], each) for key, each in value.items()}
-    missing = [each.name for each in fields(kind) if each.default is MISSING and each.name not in found]
+    due = [each.name for each in fields(kind) if each.default is each.default_factory is MISSING]
+    missing = [name for name in due if name not in found]
     if missing:
         raise RequestError(f"{where} lacks {' and '.join(missing)}.", f"It has {', '.join(kinds)}.")
     return kind(**found)
+
+
+def newer(where: str, kind: type[Any], value: Any) -> Any:
+    """*value* as the dataclass *kind*, as it stands in a file that a newer release may have written, or a bad disk.
+
+    Unknown keys are left aside; what is known must be whole.
+
+    :raises RequestError: as :func:`record`, or a number that is none.
+    """
+    if isinstance(value, Mapping):
+        names = kinds_of(kind)
+        value = {key: each for key, each in value.items() if key in names}
+        for key, each in value.items():
+            if isinstance(each, float) and not math.isfinite(each):
+                raise wrong(f"{where}.{key}", each, "a finite number")
+    return record(where, kind, value)
 
 
 def records(where: str, kind: type[Any], value: Any) -> tuple[Any, ...]:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from airflow_raytpu.model import reading
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
@@ -33,5 +35,8 @@ class Outcome:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Outcome:
-        """Unknown keys, a newer writer's, are left aside."""
-        return cls(**{key: value for key, value in data.items() if key in cls.__slots__})
+        """Unknown keys, a newer writer's, are left aside.
+
+        :raises RequestError: it is no outcome.
+        """
+        return reading.newer("result", cls, data)  # type: ignore[no-any-return]

@@ -12,6 +12,7 @@ _HOMES = {
     "RayTpuClusterDeleteOperator": "airflow_raytpu.operators.cluster",
     "RayTpuClusterOperator": "airflow_raytpu.operators.cluster",
     "RayTpuJobOperator": "airflow_raytpu.operators.job",
+    "RayTpuReapOperator": "airflow_raytpu.operators.reap",
 }
 
 __all__ = [
@@ -21,12 +22,14 @@ __all__ = [
     "RayTpuClusterDeleteOperator",
     "RayTpuClusterOperator",
     "RayTpuJobOperator",
+    "RayTpuReapOperator",
 ]
 
 if TYPE_CHECKING:
     from airflow_raytpu.operators.cluster import RayTpuClusterDeleteOperator, RayTpuClusterOperator
     from airflow_raytpu.operators.inference import IterJaxBatchInferenceOperator
     from airflow_raytpu.operators.job import RayTpuJobOperator
+    from airflow_raytpu.operators.reap import RayTpuReapOperator
     from airflow_raytpu.operators.serve import RayServeDeployOperator
     from airflow_raytpu.operators.train import JaxTrainerOperator
 

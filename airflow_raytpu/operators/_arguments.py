@@ -109,12 +109,21 @@ def target(tpu_slice: str | None, cluster: Any) -> Target:
     canonical = str(TpuSlice.parse(tpu_slice)) if tpu_slice else ""
     if cluster is None:
         return Target(slice=canonical)
-    if isinstance(cluster, str):
+    if isinstance(cluster, str) and is_name(cluster):
         return Target(slice=canonical, cluster=cluster)
     if isinstance(cluster, Mapping) and cluster.get("cluster"):
         return Target(slice=canonical or cluster.get("slice", ""), cluster=cluster["cluster"], facts=cluster)
-    raise RequestError(
-        f"cluster is {cluster!r}, which is no cluster.", "Pass the RayTpuClusterOperator task, or a cluster's name."
+    raise no_cluster(cluster)
+
+
+def is_name(value: Any) -> bool:
+    """Whether a rendered *value* names something; a template whose value is missing renders to nothing or ``None``."""
+    return isinstance(value, str) and value.strip() not in ("", "None")
+
+
+def no_cluster(value: Any) -> RequestError:
+    return RequestError(
+        f"cluster is {value!r}, which is no cluster.", "Pass the RayTpuClusterOperator task, or a cluster's name."
     )
 
 

@@ -26,6 +26,7 @@ from airflow_raytpu.model.identity import Identity
 from airflow_raytpu.model.kuberay import KubeRayOptions
 from airflow_raytpu.model.request import Kind, RayRequest
 from airflow_raytpu.model.verdict import Phase, Verdict
+from airflow_raytpu.operators import _arguments, _metrics
 from airflow_raytpu.operators._arguments import Target, supply
 from airflow_raytpu.placement.findings import Level
 from airflow_raytpu.placement.intent import Intent
@@ -50,7 +51,8 @@ class RequestOperator(BaseAsyncOperator):
     :param ttl: how long a cluster outlives the last look that Airflow took at it.
     :param conn_id: connection of type ``raytpu``; with none defined, simulated slices on this machine.
     :param kuberay: for a cluster of this task's own on Kubernetes: options over those of the connection, as
-        :class:`KubeRayOptions` or a mapping of its fields, such as ``{"provisioning": "spot"}``.
+        :class:`KubeRayOptions` or a mapping of its fields, such as ``{"provisioning": "spot"}``. Of the former only
+        what differs from its defaults counts, so a default is put over the connection's own by a mapping alone.
     :param deferrable: wait in the triggerer, not in a worker slot.
     """
 
@@ -77,9 +79,15 @@ class RequestOperator(BaseAsyncOperator):
         self.kuberay = kuberay.to_dict() if isinstance(kuberay, KubeRayOptions) else dict(kuberay or {})
         self.deferrable = deferrable
         self.known_links: dict[str, str] = {}
+        self._on_cluster = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._killed: asyncio.Event | None = None
         self._held: tuple[RayRequest, Place] | None = None
+
+    @classmethod
+    def partial(cls, **kwargs: Any) -> Any:
+        """As Airflow's own. A cluster's task is made its output, since Airflow sees no task among the arguments."""
+        return super().partial(**outputs(kwargs))
 
     def target(self) -> Target:
         """Where it runs. Called when the fields are rendered."""
@@ -145,6 +153,7 @@ class RequestOperator(BaseAsyncOperator):
 
     def run_on(self, cluster: Any) -> Any:
         """*cluster* as its task's output, which makes it an upstream; its teardown waits for this task."""
+        self._on_cluster = cluster is not None
         return lend(cluster, self)
 
     def lend_to(self, user: BaseOperator) -> None:
@@ -237,6 +246,9 @@ class RequestOperator(BaseAsyncOperator):
         storage = f"{root}/{own.storage_path()}"
         identity = self.identity(own)
         target = self.target()
+        if self._on_cluster and target.cluster is None:
+            # Not a cluster of its own instead: that is another task, and another bill.
+            raise _arguments.no_cluster(None)
         options = self._options(place, target)
         self._refuse(options)
         arguments = self.build(target)
@@ -294,6 +306,7 @@ class RequestOperator(BaseAsyncOperator):
         """The end of an attempt, told to Airflow."""
         generation = _generation(context)
         attempts.release(request, generation)
+        _metrics.tell(request, verdict, time.time())
         if verdict.phase is not Phase.SUCCEEDED:
             if not request.shared:
                 attempts.use(request, verdict.phase.name)
@@ -343,12 +356,18 @@ class RequestOperator(BaseAsyncOperator):
 
 def lend(cluster: Any, user: BaseOperator) -> Any:
     """*cluster* as its task's output, which makes it an upstream of *user*; its teardown waits for *user*."""
-    reference = getattr(cluster, "output", cluster)
+    reference = outputs({"cluster": cluster})["cluster"]
     if isinstance(reference, XComArg):
         for task, _ in reference.iter_references():
             if isinstance(task, RequestOperator):
                 task.lend_to(user)
     return reference
+
+
+def outputs(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """*arguments* of a task, with a cluster's task in them as its output."""
+    cluster = arguments.get("cluster")
+    return {**arguments, "cluster": cluster.output} if isinstance(cluster, BaseOperator) else dict(arguments)
 
 
 def _generation(context: Any) -> str:

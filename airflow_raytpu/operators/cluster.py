@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import BaseAsyncOperator, BaseOperator, XComArg
+from airflow.sdk.definitions.mappedoperator import MappedOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_raytpu.hooks.raytpu import RayTpuHook, setting
@@ -59,9 +60,12 @@ class RayTpuClusterOperator(RequestOperator):
     ) -> None:
         super().__init__(deadlines=deadlines, ttl=ttl, **kwargs)
         self.name = name
+        self.shared = name is not None
         self.min_idle_slices = min_idle_slices
         self.slice = _arguments.slice_text(slice)
         self.is_setup = True
+        if _arguments.is_literal(name):
+            self._check_name()
         self._users: list[BaseOperator] = []
         self._teardown: RayTpuClusterDeleteOperator | None = None
         self.refuse_early()
@@ -75,9 +79,10 @@ class RayTpuClusterOperator(RequestOperator):
         }
 
     def identity(self, own: Identity) -> Identity:
-        if not self.name:
+        if not self.shared:
             return own
-        return Identity(deployment=own.deployment, dag_id="", task_id=self.name, run_id="")
+        self._check_name()
+        return Identity(deployment=own.deployment, dag_id="", task_id=str(self.name), run_id="")
 
     def target(self) -> Target:
         return Target(slice=str(TpuSlice.parse(self.slice)))
@@ -88,6 +93,14 @@ class RayTpuClusterOperator(RequestOperator):
         self._check_idle(TpuSlice.parse(target.slice))
         return {MIN_IDLE: self.min_idle_slices}
 
+    def _check_name(self) -> None:
+        if self.shared and not _arguments.is_name(self.name):
+            # Not a cluster of this run's own instead: its teardown leaves a shared one alone.
+            raise RequestError(
+                f"name is {self.name!r}, which names no cluster.",
+                "See what its template renders to, or leave name out for a cluster of this run's own.",
+            )
+
     def _check_idle(self, tpu_slice: TpuSlice) -> None:
         wanted, most = self.min_idle_slices, tpu_slice.num_slices
         if wanted is not None and not 1 <= wanted <= most:
@@ -95,6 +108,13 @@ class RayTpuClusterOperator(RequestOperator):
                 f"min_idle_slices is {wanted} of a cluster with {most} slice{'s' * (most > 1)} ({tpu_slice}).",
                 f"Give a number from 1 to {most}, or ask for more slices: {tpu_slice.accelerator}:"
                 f"{tpu_slice.topology}*{max(wanted, 2)}.",
+            )
+        least = self.kuberay.get("min_slices")
+        if wanted is not None and self.shared and isinstance(least, int) and least < wanted:
+            raise RequestError(
+                f"min_idle_slices is {wanted}, and min_slices lets the autoscaler go down to {least} slices of a "
+                "cluster that others share: nothing would bring the rest back.",
+                f"Set min_slices to {wanted}, or leave min_idle_slices out: a job asks for the slice that it needs.",
             )
 
     def result(self, request: RayRequest, value: Mapping[str, Any]) -> dict[str, Any]:
@@ -117,6 +137,8 @@ class RayTpuClusterOperator(RequestOperator):
     ) -> RayTpuClusterDeleteOperator:
         """The task that gives the cluster back, after every task that names it, whatever became of them.
 
+        Call it after the mapped tasks among them: those say nothing of themselves later.
+
         :param after: further tasks to wait for, such as one that asks the endpoint.
         """
         kwargs.setdefault("task_id", f"{self.label}_teardown")
@@ -124,10 +146,25 @@ class RayTpuClusterOperator(RequestOperator):
         kwargs.setdefault("task_group", self.task_group)
         last = RayTpuClusterDeleteOperator(cluster=self, **kwargs)
         last.as_teardown(setups=self)
-        for task in [*self._users, *([after] if isinstance(after, BaseOperator | XComArg) else after)]:
+        for task in [
+            *self._users,
+            *self._mapped_users(),
+            *([after] if isinstance(after, BaseOperator | XComArg) else after),
+        ]:
             task >> last
         self._teardown = last
         return last
+
+    def _mapped_users(self) -> list[MappedOperator]:
+        # No constructor has run for these yet, so none has told of itself.
+        mapped = [task for task in self.downstream_list if isinstance(task, MappedOperator)]
+        return [task for task in mapped if self in _named_by(task)]
+
+
+def _named_by(task: MappedOperator) -> list[Any]:
+    """The tasks whose outputs are among the arguments of *task*."""
+    arguments = [task.partial_kwargs, task._get_specified_expand_input().value]  # noqa: SLF001 - Airflow 3.3 has no other
+    return [named for named, _ in XComArg.iter_xcom_references(arguments)]
 
 
 class RayTpuClusterDeleteOperator(BaseAsyncOperator):
@@ -145,7 +182,7 @@ class RayTpuClusterDeleteOperator(BaseAsyncOperator):
     def __init__(self, *, cluster: RayTpuClusterOperator, within: timedelta = _GONE_WITHIN, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.cluster_task_id = cluster.task_id
-        self.shared = bool(cluster.name)
+        self.shared = cluster.shared
         self.storage_path = cluster.storage_path
         self.conn_id = cluster.conn_id
         self.within = within

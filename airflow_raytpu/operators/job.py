@@ -20,8 +20,9 @@ from airflow_raytpu.storage.programs import find_program
 class RayTpuJobOperator(RequestOperator):
     """Run a program with whole TPU slices reserved: once on the driver, or once on each host.
 
-    Returns ``{"value", "hosts", "chips", "slices", "chip_hours", "evictions", "failures"}``. ``value`` is what the
-    function returned, and with *per_host* a list of that in order of the hosts; ``None`` for a script or a module.
+    Returns ``{"value", "hosts", "chips", "slices", "chip_hours", "evictions", "failures", "causes"}``. ``value`` is
+    what the function returned, and with *per_host* a list of that in order of the hosts; ``None`` for a script or a
+    module. ``causes`` has a line for each restart.
 
     :param run: a function, ``"module:function"``, a script such as ``"tools/embed.py"``, or a module that is run as
         ``python -m`` does. A script is looked for where Python looks for modules, so beside the DAG file too; one in a

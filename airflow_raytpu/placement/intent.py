@@ -65,6 +65,7 @@ class Intent:
     :param open: arguments that are known only when it runs.
     :param addresses: argument to storage address.
     :param batches: argument to rows of one global batch.
+    :param jax_at_top: where the author's module imports jax outside of any function, as ``file:line``.
     :param execution_timeout_s: Airflow's own limit on the task, in seconds.
     :param ttl_s: how long a cluster outlives the last look that Airflow took at it, in seconds.
     """
@@ -84,5 +85,7 @@ class Intent:
     batches: Mapping[str, Any] = field(default_factory=dict)
     ragged: str | None = None
     resume: str | None = None
+    on_nan: str | None = None
+    jax_at_top: str = ""
     supply: Supply = Supply()
     serving: Serving | None = None

@@ -14,7 +14,7 @@ from airflow_raytpu.placement.findings import Finding, Level, note, raised
 from airflow_raytpu.placement.intent import Intent
 from airflow_raytpu.placement.topology import MultisliceError, TpuSlice
 
-CODES = tuple(f"RT{number}" for number in range(110, 135))
+CODES = tuple(f"RT{number}" for number in range(110, 137))
 """Every code of a finding."""
 
 

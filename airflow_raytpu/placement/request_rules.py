@@ -15,6 +15,7 @@ from airflow_raytpu.placement.plan import whole_number
 
 RAGGED = ("pad", "drop", "raise")
 RESUME = ("auto", "never")
+ON_NAN = ("stop", "ignore")
 
 SPOT_NOTICE_S = 30.0
 """Seconds between a spot VM's notice and its end (GKE)."""
@@ -35,6 +36,8 @@ def check(intent: Intent) -> Iterator[Finding]:
         _addresses,
         _ragged,
         _resume,
+        _on_nan,
+        _jax_at_top,
         _batches,
         _serving,
         _names,
@@ -203,6 +206,21 @@ def _ragged(intent: Intent) -> Iterator[Finding]:
 def _resume(intent: Intent) -> Iterator[Finding]:
     if intent.resume is not None and intent.resume not in RESUME:
         yield error("RT125", f"resume is {intent.resume!r}.", 'Use "auto" or "never".')
+
+
+def _on_nan(intent: Intent) -> Iterator[Finding]:
+    if intent.on_nan is not None and intent.on_nan not in ON_NAN:
+        yield error("RT136", f"on_nan is {intent.on_nan!r}.", 'Use "stop" or "ignore".')
+
+
+def _jax_at_top(intent: Intent) -> Iterator[Finding]:
+    if intent.jax_at_top:
+        yield warning(
+            "RT135",
+            f"{intent.jax_at_top} imports jax as soon as it is imported itself: a DAG file that does so loads JAX at "
+            "each parse, and a process that touches a TPU by it keeps the chips from the workers.",
+            "Import jax inside the loop.",
+        )
 
 
 def _kueue(intent: Intent) -> Iterator[Finding]:

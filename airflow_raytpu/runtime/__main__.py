@@ -28,10 +28,13 @@ def main(arguments: list[str]) -> int:
     """Carry out the request whose URI is the one argument; the process's exit code."""
     if len(arguments) != 1:
         return _refuse("usage: python -m airflow_raytpu.runtime REQUEST_URI")
-    data = files.read_json(arguments[0])
-    if data is None:
-        return _refuse(f"There is no request at {arguments[0]}.")
-    request = RayRequest.from_dict(data)
+    try:
+        data = files.read_json(arguments[0])
+        if data is None:
+            return _refuse(f"There is no request at {arguments[0]}.")
+        request = RayRequest.from_dict(data)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        return _refuse(f"{arguments[0]} holds no whole request: {error!r}")
     speak()
     outbox = Outbox(request)
     try:

@@ -14,21 +14,25 @@ loop returns. Outside a training task there is nothing to save to: the same loop
 from __future__ import annotations
 
 import logging
-import threading
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from airflow_raytpu.model.errors import PathError
-from airflow_raytpu.runtime import files
-from airflow_raytpu.runtime.commits import Commit, folder, prune, record
+from airflow_raytpu.model.errors import CheckpointError, DivergedError, LostError, PathError
+from airflow_raytpu.model.policies import CheckpointPolicy
+from airflow_raytpu.runtime import files, trees
+from airflow_raytpu.runtime.agreement import Agreement, Board
+from airflow_raytpu.runtime.commits import Commit, best_of, committed
+from airflow_raytpu.runtime.faults import EVICTED
 from airflow_raytpu.runtime.outbox import MIN_INTERVAL_S, finite
+from airflow_raytpu.runtime.saving import Saver
 
 State = TypeVar("State")
 
-_ABANDON_S = 10.0
+_GIVE = "Give the checkpoint that a training task returned."
 
 log = logging.getLogger(__name__)
 
@@ -44,11 +48,14 @@ def restore_or_init(init: Callable[[], State], total_steps: int | None = None) -
     if session is None:
         return state, 0
     session.total = total_steps or session.total
-    if session.restore is None:
-        return state, 0
-    state = _restore_into(session.restore, state)
-    session.step = session.saved = session.restore.step
-    return state, session.restore.step
+    if session.restore is not None:
+        state = _restore_into(session.restore.uri, state)
+        session.begin(session.restore.step)
+        return state, session.restore.step
+    if session.warm_start:
+        state = _restore_into(session.warm_start, state, warm=True)
+        log.info("the state is that of %s, the steps begin at 0", session.warm_start)
+    return state, 0
 
 
 def step(step: int, state: Any, metrics: Mapping[str, Any] | None = None) -> None:
@@ -75,20 +82,34 @@ def load(uri: str) -> Any:
         try:
             tree = checkpointer.metadata(path).item_metadata.tree
         except (FileNotFoundError, ValueError, AttributeError) as error:
-            raise PathError(
-                f"There is no checkpoint at {uri}.", "Give the checkpoint that a training task returned."
-            ) from error
+            raise PathError(f"There is no checkpoint at {uri}.", _GIVE) from error
         plain = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
         return checkpointer.restore(path, restore_args=plain)
 
 
-def _restore_into(commit: Commit, state: State) -> State:
+def _restore_into(uri: str, state: State, *, warm: bool = False) -> State:
+    """*uri* in the shapes and shardings of *state*, whatever mesh it was saved from.
+
+    :param warm: numbers of another type are turned into the state's, as one does who trains on in another precision.
+    :raises PathError: there is no checkpoint.
+    :raises CheckpointError: it is of another model.
+    """
     import jax
     import orbax.checkpoint as ocp
 
+    path = files.native(uri)
+    try:
+        found = trees.stored(path)
+    except (FileNotFoundError, ValueError) as error:
+        raise PathError(f"There is no checkpoint at {uri}.", _GIVE) from error
+    if differs := trees.mismatch(trees.leaves(state), found, types=not warm):
+        lever = (
+            "Pass a checkpoint of this model." if warm else 'Restore the model as it was; resume="never" begins anew.'
+        )
+        raise CheckpointError(f"The checkpoint {uri} is of another model: {differs}.", lever)
     like = jax.tree.map(ocp.utils.to_shape_dtype_struct, state)
     with ocp.StandardCheckpointer() as checkpointer:
-        return checkpointer.restore(files.native(commit.uri), like)  # type: ignore[no-any-return]
+        return checkpointer.restore(path, like)  # type: ignore[no-any-return]
 
 
 @dataclass
@@ -98,58 +119,94 @@ class Session:
     :param restore: what the driver chose for all workers; ``None`` begins afresh.
     :param total: steps in all, 0 where unknown.
     :param tell: takes the progress of the loop; called on rank 0 alone.
+    :param warm_start: URI of the checkpoint whose state a fresh run begins with, empty for none.
+    :param on_nan: ``"stop"`` or ``"ignore"``.
+    :param board: where rank 0 speaks to the others, ``None`` where there are none.
+    :param noticed: see :class:`Agreement`.
     """
 
     root: str
     request: str
-    every: int
-    keep: int
+    policy: CheckpointPolicy
     lineage: tuple[str, ...]
     restore: Commit | None
     total: int
     rank: int
     tell: Callable[[dict[str, Any]], None]
+    warm_start: str = ""
+    on_nan: str = "stop"
+    board: Board | None = None
+    noticed: Callable[[], str] = str
     clock: Callable[[], float] = time.time
+    ticks: Callable[[], float] = time.monotonic
+    make: Callable[[float], Any] | None = None
     step: int = 0
-    saved: int = 0
     metrics: Mapping[str, Any] = field(default_factory=dict)
-    commit: Commit | None = None
     _state: Any = None
-    _saver: Any = None
     _told_at: float = 0.0
     _told_step: int = 0
-    _failed: Exception | None = None
-    _unreported: Commit | None = None
-    _background: threading.Thread | None = None
+    _sound_at: int = 0
+
+    def __post_init__(self) -> None:
+        self._agreement = Agreement(self.policy, self.rank, self.board, self.noticed, self.ticks)
+        self._saver = Saver(self.root, self.request, self.policy, self.lineage, self.rank, self.board, self.make)
+
+    @property
+    def commit(self) -> Commit | None:
+        """The newest checkpoint that this process saw committed, or was restored from."""
+        return self._saver.commit or self.restore
+
+    @property
+    def blocked_s(self) -> float:
+        """Seconds for which the loop stood still because of saves."""
+        return self._saver.blocked_s
+
+    def begin(self, step: int) -> None:
+        """The loop goes on from *step*."""
+        self.step = step
+        self._agreement.begin(step)
 
     def after(self, step: int, state: Any, metrics: Mapping[str, Any]) -> None:
-        """One more step is done."""
+        """One more step is done.
+
+        :raises LostError: hosts will be taken away; all is saved.
+        """
         self.step, self.metrics, self._state = step, metrics, state
         if self.rank == 0:
             self._say()
-        if step - self.saved >= self.every:
+        turn = self._agreement.at(step)
+        if turn.save:
             self._save()
+        if turn.leave:
+            # Steps beyond the save would only be lost.
+            self._settle(last=True)
+            raise LostError(f"{turn.leave}: saved at step {step:,}, and left in time.", EVICTED)
 
     def finish(self) -> None:
         """Save the last state, where it was not, and wait until it is committed."""
-        if self._state is not None and self.step > self.saved:
+        if self._state is not None and self.step > self._agreement.asked:
             self._save()
-        self._settle()
-        if self._saver is not None:
-            self._saver.close()
+        self._settle(last=True)
+        self._saver.close()
         if self.rank == 0 and self.step:
             self._say(now=True)
 
+    def best(self) -> Commit | None:
+        """The best checkpoint there is, where the policy says what that means."""
+        found = best_of(committed(self.root, self.lineage), self.policy.best) if self.policy.best else None
+        if self.policy.best and found is None:
+            log.warning("No checkpoint has the metric %r, so none is the best.", self.policy.best[0])
+        return found
+
     def abandon(self) -> None:
         """The loop has failed: let a save under way end, if it can soon."""
-        if self._background is not None:
-            self._background.join(_ABANDON_S)
+        self._saver.abandon()
 
     def _say(self, now: bool = False) -> None:
         if self._told_at and self.clock() - self._told_at < MIN_INTERVAL_S and not now:
             return
         # Waits for the devices, which are a few steps behind: only then is it true that the step is done.
-        metrics = finite(self.metrics)
+        metrics = self._sound()
         at, done = self.clock(), self.step - self._told_step
         news = {"done": self.step, "total": self.total, "at": at, "metrics": metrics}
         # No rate from the first step, which holds the compilation.
@@ -159,47 +216,40 @@ class Session:
         self.tell(news)
 
     def _save(self) -> None:
-        import orbax.checkpoint as ocp
-
         self._settle()
-        if self._saver is None:
-            self._saver = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())
-        uri, began = folder(self.root, self.step), self.clock()
-        self._saver.save(files.native(uri), args=ocp.args.StandardSave(self._state), force=True)
-        commit = Commit(self.step, uri, self.request, finite(self.metrics), began)
-        self.saved = self.step
-        self._background = threading.Thread(
-            target=self._commit, args=(commit,), name=f"commit {self.step}", daemon=True
-        )
-        self._background.start()
+        # Looked at before it can replace a good one.
+        self._saver.save(self.step, self._state, self._sound())
 
-    def _commit(self, commit: Commit) -> None:
-        try:
-            self._saver.wait_until_finished()
-            if self.rank == 0:
-                record(commit)
-                prune(self.root, self.keep, self.lineage)
-                log.info("checkpoint %d committed in %.2f s", commit.step, self.clock() - commit.at)
-            self.commit = self._unreported = commit
-        except Exception as error:  # noqa: BLE001 - raised by the main thread in _settle
-            self._failed = error
-
-    def _settle(self) -> None:
-        """Wait for the save under way, and tell Ray Train of it.
-
-        :raises PathError: it failed.
-        """
-        if self._background is not None:
-            self._background.join()
-            self._background = None
-        if self._failed is not None:
-            raise PathError(
-                f"The checkpoint of step {self.saved} could not be saved: {self._failed}",
-                f"Look at the space and the permissions of {self.root}; every host must reach it.",
-            ) from self._failed
-        commit, self._unreported = self._unreported, None
+    def _settle(self, last: bool = False) -> None:
+        """Wait for the save under way, and tell Ray Train of it."""
+        commit = self._saver.settle(last)
         if commit is not None:
             _report(commit)
+
+    def _sound(self) -> dict[str, float]:
+        """The metrics as numbers.
+
+        :raises DivergedError: the loss is none, and that is to end the task.
+        """
+        numbers = finite(self.metrics)
+        if self.on_nan == "stop" and _is_broken(self.metrics.get("loss")):
+            self.abandon()
+            good = self.commit
+            seen = f" (it was a number at step {self._sound_at:,})" if self._sound_at else ""
+            last = f"The last good checkpoint is step {good.step:,} ({good.uri})." if good else "No checkpoint is good."
+            raise DivergedError(
+                f"The loss is {float(self.metrics['loss'])} at step {self.step:,}{seen}. {last}",
+                'Lower the learning rate, or look at the data; on_nan="ignore" goes on regardless.',
+            )
+        self._sound_at = self.step
+        return numbers
+
+
+def _is_broken(loss: Any) -> bool:
+    try:
+        return loss is not None and not math.isfinite(float(loss))
+    except (TypeError, ValueError):
+        return False
 
 
 def _report(commit: Commit) -> None:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 from urllib.parse import quote
 
+from airflow_raytpu.model.errors import CheckpointError
 from airflow_raytpu.runtime import files
 
 RECORD = "raytpu-commit.json"
@@ -25,6 +26,7 @@ class Commit:
     :param step: steps behind it; also its folder's name.
     :param request: remote name of the attempt that wrote it.
     :param at: when its save began, in seconds since the epoch.
+    :param files: its files by their path in the folder, in bytes; empty in a record that has none.
     """
 
     step: int
@@ -32,6 +34,7 @@ class Commit:
     request: str
     metrics: Mapping[str, float] = field(default_factory=dict)
     at: float = 0.0
+    files: Mapping[str, int] = field(default_factory=dict)
 
 
 def folder(root: str, step: int) -> str:
@@ -52,13 +55,63 @@ def committed(root: str, lineage: Sequence[str]) -> list[Commit]:
     return [commit for commit in whole if commit.request in lineage]
 
 
-def prune(root: str, keep: int, lineage: Sequence[str]) -> None:
-    """Remove all but the newest *keep* checkpoints of *lineage*, and what torn ones are older than them.
+def every_commit(root: str) -> list[Commit]:
+    """The committed checkpoints under *root*, whichever attempt wrote them, the newest first."""
+    return _sort(root)[0]
+
+
+def newest(root: str, lineage: Sequence[str]) -> Commit | None:
+    """The newest checkpoint of *lineage* whose files are still what its record says; warns of those that are not."""
+    for commit in committed(root, lineage):
+        lacks = damage(commit)
+        if not lacks:
+            return commit
+        log.warning("checkpoint %s is torn (%s) and is passed over", commit.uri, lacks)
+    return None
+
+
+def best_of(commits: Sequence[Commit], best: tuple[str, str] | None) -> Commit | None:
+    """The best by ``(metric, "min" or "max")``, of equal ones the newest; ``None`` where none has the metric."""
+    if best is None:
+        return None
+    metric, way = best
+    sign = 1 if way == "min" else -1
+    having = [commit for commit in commits if metric in commit.metrics]
+    return min(having, key=lambda commit: (sign * commit.metrics[metric], -commit.step), default=None)
+
+
+def inventory(uri: str) -> dict[str, int]:
+    """Every file of the checkpoint at *uri* but its record, with its size in bytes.
+
+    :raises CheckpointError: there is none.
+    """
+    found = {name: size for name, size in files.sizes(uri).items() if name != RECORD}
+    if not found:
+        raise CheckpointError(f"nothing was written to {uri}")
+    return found
+
+
+def damage(commit: Commit) -> str:
+    """What a checkpoint lacks of what was committed, empty where it is whole."""
+    found = files.sizes(commit.uri)
+    for name, size in sorted(commit.files.items()):
+        if name not in found:
+            return f"{name} is missing"
+        if found[name] != size:
+            return f"{name} has {found[name]:,} of {size:,} bytes"
+    return ""
+
+
+def prune(root: str, keep: int, lineage: Sequence[str], best: tuple[str, str] | None = None) -> None:
+    """Remove all but the best and the newest *keep* checkpoints of *lineage*, and torn ones older than the newest.
 
     The record goes first, so that a half-removed checkpoint is a torn one.
     """
     whole, torn = _sort(root)
-    kept = [commit for commit in whole if commit.request in lineage][:keep]
+    mine = [commit for commit in whole if commit.request in lineage]
+    kept = mine[:keep]
+    if (finest := best_of(mine, best)) is not None:
+        kept.append(finest)
     for commit in whole:
         if commit not in kept:
             files.remove(f"{commit.uri}/{RECORD}")
@@ -81,7 +134,7 @@ def _sort(root: str) -> tuple[list[Commit], list[str]]:
     for name in files.children(root):
         if name.isdigit():
             uri = folder(root, int(name))
-            commit = _read(uri)
+            commit = read(uri)
             if commit is None:
                 torn.append(uri)
             else:
@@ -89,7 +142,8 @@ def _sort(root: str) -> tuple[list[Commit], list[str]]:
     return sorted(whole, key=lambda commit: commit.step, reverse=True), torn
 
 
-def _read(uri: str) -> Commit | None:
+def read(uri: str) -> Commit | None:
+    """The record of the checkpoint at *uri*, ``None`` where there is no valid one."""
     try:
         data: Any = files.read_json(f"{uri}/{RECORD}")
         # The record may have been moved along with its folder: where it lies now is what counts.

@@ -8,6 +8,7 @@ import ray
 
 from airflow_raytpu.model.errors import LostError, RayTpuError
 from airflow_raytpu.runtime.author import AuthorError
+from airflow_raytpu.runtime.slices import LOSS_SHOWS_S, ReservedSlice, loss
 
 EVICTED = (
     "RetryBudget(evictions=...) says how often such a loss is made good; the next try goes on from what was saved."
@@ -39,6 +40,12 @@ def meaning(error: BaseException, who: str) -> BaseException:
     ):
         return LostError(f"{who} was lost: {first_line(error)}", EVICTED)
     return error
+
+
+def cause_of(error: AuthorError, held: ReservedSlice) -> AuthorError | LostError:
+    """*error*; or the loss of a host of *held* that it is the echo of, which the others know of before Ray does."""
+    lost = loss(held, LOSS_SHOWS_S) if error.collateral else ""
+    return LostError(f"{lost} The others said: {error.cause}", EVICTED) if lost else error
 
 
 def first_line(error: BaseException) -> str:

@@ -92,3 +92,11 @@ def children(uri: str) -> list[str]:
     filesystem, path = locate(uri)
     found = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
     return sorted(info.base_name for info in found)
+
+
+def sizes(uri: str) -> dict[str, int]:
+    """Every file below *uri*, by its path from there, in bytes; none where it does not exist."""
+    filesystem, path = locate(uri)
+    found = filesystem.get_file_info(fs.FileSelector(path, recursive=True, allow_not_found=True))
+    top = path.rstrip("/") + "/"
+    return {info.path.removeprefix(top): info.size for info in found if info.type is fs.FileType.File}

@@ -16,12 +16,11 @@ from airflow_raytpu.runtime.author import AuthorError
 from airflow_raytpu.runtime.faults import first_line, ours
 from airflow_raytpu.runtime.launch import EVICTED, GRACE_S, Launch
 from airflow_raytpu.runtime.outbox import speak
-from airflow_raytpu.runtime.slices import ReservedSlice
+from airflow_raytpu.runtime.slices import LOSS_SHOWS_S, ReservedSlice
 
 _ECHO_S = 3.0
 """How long the other hosts may take to say what they know, once one has failed."""
 
-_ECHO_OF_A_LOSS_S = 12.0
 _STOP_S = 3.0
 
 
@@ -145,7 +144,7 @@ class Hosts:
         began = time.time()
         while self._running:
             certain = any(not getattr(error, "collateral", False) for error in errors.values())
-            left = began + (_ECHO_S if certain else _ECHO_OF_A_LOSS_S) - time.time()
+            left = began + (_ECHO_S if certain else LOSS_SHOWS_S) - time.time()
             if left <= 0:
                 return
             ready, _ = ray.wait(list(self._running), num_returns=1, timeout=min(left, 0.5))

@@ -15,9 +15,10 @@ from airflow_raytpu.model.request import RayRequest
 from airflow_raytpu.placement.plan import SlicePlan, plan
 from airflow_raytpu.placement.topology import TpuSlice
 from airflow_raytpu.runtime import neighbours, output, relay
+from airflow_raytpu.runtime.author import AuthorError
 from airflow_raytpu.runtime.batching import HostWork, Part, parts, split
 from airflow_raytpu.runtime.datasets import is_numeric
-from airflow_raytpu.runtime.faults import meaning
+from airflow_raytpu.runtime.faults import cause_of, meaning
 from airflow_raytpu.runtime.lineage import lineage
 from airflow_raytpu.runtime.outbox import Outbox
 from airflow_raytpu.runtime.parquet import ParquetFile, Span, scan
@@ -139,9 +140,15 @@ class _Inference:
             message = f"on {', '.join(held.names)}"
             self._outbox.tell(phase="setting up", slice_at=time.time(), message=message)
             work = split(todo, self._plan.workers, self._arguments["batch_size"])
-            with _Crew(program, held, self._request.limits.start_s) as crew:
-                self._outbox.tell(phase="compiling", message="")
-                _Stream(self._request, self._outbox, crew, made, work, self._folder).run()
+            try:
+                with _Crew(program, held, self._request.limits.start_s) as crew:
+                    self._outbox.tell(phase="compiling", message="")
+                    _Stream(self._request, self._outbox, crew, made, work, self._folder).run()
+            except AuthorError as error:
+                cause = cause_of(error, held)
+                if cause is not error:
+                    raise cause from error
+                raise
 
 
 class _Crew:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import ray
@@ -16,6 +16,7 @@ from airflow_raytpu.placement.plan import SlicePlan, plan
 from airflow_raytpu.placement.topology import TpuSlice
 from airflow_raytpu.runtime import relay, slices
 from airflow_raytpu.runtime.author import AuthorError
+from airflow_raytpu.runtime.faults import first_line
 from airflow_raytpu.runtime.hosts import Hosts, session_folder
 from airflow_raytpu.runtime.launch import EVICTED, Launch
 from airflow_raytpu.runtime.outbox import Outbox
@@ -26,9 +27,6 @@ _BEAT_S = 10.0
 """How often a program that tells nothing is said to be alive."""
 
 _LOOK_S = 3.0
-_LOSS_SHOWS_S = 10.0
-"""How long a host that is gone may still look alive."""
-
 _FAREWELL_S = 30.0
 """How long a program may take to end once it has returned everywhere."""
 
@@ -56,6 +54,7 @@ class _Tally:
     failures: int = 0
     evictions: int = 0
     held_s: float = 0.0
+    causes: list[str] = field(default_factory=list)
 
 
 class _Job:
@@ -80,6 +79,7 @@ class _Job:
         if used > allowed:
             raise error
         setattr(self._tally, budget, used)
+        self._tally.causes.append(f"{budget} {used}: {first_line(error)}")
         log.warning("%s\n%s of %s %s used; starting again.", error, used, allowed, budget)
         self._outbox.tell(phase="starting again", message=f"{used} of {allowed} {budget} used")
 
@@ -138,7 +138,7 @@ class _Job:
             try:
                 return process.wait(turn)
             except AuthorError as error:
-                if reserved and (lost := vigil.loss(_LOSS_SHOWS_S if error.collateral else 0.0)):
+                if reserved and (lost := vigil.loss(slices.LOSS_SHOWS_S if error.collateral else 0.0)):
                     raise LostError(f"{lost} The program said: {error.cause}", EVICTED) from error
                 raise
 
@@ -165,6 +165,7 @@ class _Job:
             "chip_hours": round(self._plan.devices * tally.held_s / 3600, 4),
             "evictions": tally.evictions,
             "failures": tally.failures,
+            "causes": tally.causes,
         }
 
 
@@ -208,16 +209,7 @@ class _Vigil:
 
     def loss(self, within_s: float = 0.0) -> str:
         """Which hosts of the held slices are gone; empty where all are there, even after *within_s* seconds."""
-        until = time.time() + within_s
-        while True:
-            alive = {node["NodeID"] for node in self._nodes() if node["Alive"]}
-            gone = [host for host in self._held.hosts if host.node_id not in alive]
-            if gone:
-                which = ", ".join(f"host {host.worker_id} of slice {host.slice_name}" for host in gone)
-                return f"{which} was lost."
-            if time.time() >= until:
-                return ""
-            time.sleep(_TURN_S)
+        return slices.loss(self._held, within_s, self._nodes)
 
     def _tell(self, news: Mapping[str, Any], now: float) -> None:
         if "done" in news:

@@ -1,10 +1,17 @@
-"""Which earlier attempts' work this attempt goes on from."""
+"""Which earlier attempts' work this attempt goes on from, and which earlier run's."""
 
 from __future__ import annotations
 
+import logging
+from dataclasses import replace
+
+from airflow_raytpu.model.errors import RequestError
 from airflow_raytpu.model.request import RayRequest
 from airflow_raytpu.model.result import Outcome
 from airflow_raytpu.runtime import files
+from airflow_raytpu.runtime.commits import damage, every_commit
+
+log = logging.getLogger(__name__)
 
 
 def lineage(request: RayRequest, resume: str = "auto") -> tuple[str, ...]:
@@ -19,8 +26,40 @@ def lineage(request: RayRequest, resume: str = "auto") -> tuple[str, ...]:
         return tuple(names)
     for attempt in range(request.identity.attempt - 1, 0, -1):
         earlier = request.identity.with_attempt(attempt).remote_name()
-        data = files.read_json(f"{request.storage}/outbox/{earlier}.result.json")
-        if data is not None and Outcome.from_dict(data).succeeded:
+        if _succeeded(f"{request.storage}/outbox/{earlier}"):
             break
         names.append(earlier)
     return tuple(names)
+
+
+def _succeeded(attempt: str) -> bool:
+    """Whether *attempt*, its files' common address, did. Where its result was cut off, Airflow's own mark tells.
+
+    Where neither can be read it did: work that is done again is only dear, but the old taken for the new is wrong.
+    """
+    for what in ("result", "used"):
+        try:
+            data = files.read_json(f"{attempt}.{what}.json")
+            if what == "result":
+                return data is not None and Outcome.from_dict(data).succeeded
+            return data is None or data["phase"] == "SUCCEEDED"
+        except (RequestError, KeyError, TypeError, ValueError) as error:
+            log.warning("%s.%s.json cannot be read: %s", attempt, what, error)
+    return True
+
+
+def warm_start(request: RayRequest) -> str:
+    """URI of the checkpoint whose state a fresh run begins with, empty for none.
+
+    A run that is named in the arguments stands for its newest checkpoint, if it has one.
+    """
+    stated: str = request.arguments.get("warm_start") or ""
+    run: str = request.arguments.get("warm_start_run") or ""
+    if not run:
+        return stated
+    root = request.storage.removesuffix(request.identity.storage_path())
+    folder = f"{root}{replace(request.identity, run_id=run).storage_path()}/checkpoints"
+    found = next((commit for commit in every_commit(folder) if not damage(commit)), None)
+    if found is None:
+        log.warning("Run %s left no checkpoint in %s: beginning with a fresh state.", run, folder)
+    return found.uri if found else ""

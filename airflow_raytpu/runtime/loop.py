@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_raytpu.model.policies import CheckpointPolicy
 from airflow_raytpu.runtime import author, checkpoints, mesh, relay
+from airflow_raytpu.runtime.agreement import Relayed, draining
 from airflow_raytpu.runtime.commits import Commit
 from airflow_raytpu.runtime.outbox import finite, speak
 
@@ -19,7 +21,11 @@ class Settings:
     :param loop: the author's loop, ``module:qualname``.
     :param workers: JAX processes there must be.
     :param devices: JAX devices there must be over all of them.
+    :param policy: :meth:`CheckpointPolicy.to_dict`.
     :param restore: the checkpoint to go on from.
+    :param warm_start: URI of the checkpoint whose state a fresh run begins with.
+    :param nodes: Ray nodes of the gang.
+    :param token: of this try alone.
     :param total: steps in all, 0 where unknown.
     """
 
@@ -28,11 +34,14 @@ class Settings:
     workers: int
     devices: int
     root: str
-    every: int
-    keep: int
+    policy: Mapping[str, Any]
     lineage: tuple[str, ...]
     restore: Commit | None
     total: int
+    warm_start: str = ""
+    on_nan: str = "stop"
+    nodes: frozenset[str] = frozenset()
+    token: str = ""
 
 
 def run_loop(settings: Settings, config: dict[str, Any]) -> dict[str, Any]:
@@ -50,13 +59,16 @@ def run_loop(settings: Settings, config: dict[str, Any]) -> dict[str, Any]:
     session = checkpoints.Session(
         root=settings.root,
         request=settings.request,
-        every=settings.every,
-        keep=settings.keep,
+        policy=CheckpointPolicy.from_dict(settings.policy),
         lineage=settings.lineage,
         restore=settings.restore,
         total=settings.total,
         rank=rank,
         tell=lambda news: relay.publish(settings.request, "loop", news),
+        warm_start=settings.warm_start,
+        on_nan=settings.on_nan,
+        board=Relayed(settings.request, settings.token) if settings.workers > 1 else None,
+        noticed=lambda: draining(settings.nodes),
     )
     with checkpoints.opened(session):
         loop = author.load(settings.loop)
@@ -65,7 +77,9 @@ def run_loop(settings: Settings, config: dict[str, Any]) -> dict[str, Any]:
         session.finish()
     ended: dict[str, Any] = {"processes": settings.workers, "devices": settings.devices}
     if session.step:
-        newest = session.commit or settings.restore
+        newest = session.commit
+        best = session.best() if rank == 0 else None
+        ended |= {"best_step": best.step if best else None, "best_checkpoint": best.uri if best else None}
         # A run that had nothing left to do ends with what its checkpoint says.
         metrics = finite(session.metrics) or dict(newest.metrics if newest else {})
         ended |= {"step": session.step, "metrics": metrics}

@@ -24,6 +24,11 @@ def collect(request: str, topic: str) -> dict[str, Any] | None:
     return json.loads(found) if found else None
 
 
+def drop(request: str, topic: str) -> None:
+    """Forget the news of a topic."""
+    _internal_kv_del(f"{request}/{topic}", namespace=_NAMESPACE)
+
+
 def clear(request: str) -> None:
     """Forget all news of *request*."""
     _internal_kv_del(f"{request}/", del_by_prefix=True, namespace=_NAMESPACE)

@@ -38,6 +38,9 @@ from airflow_raytpu.runtime.survey import (
 REPORT_INTERVAL_S = 30.0
 """How often a wait says what it sees."""
 
+LOSS_SHOWS_S = 20.0
+"""How long a host that is gone may still look alive: 4 s where it refuses connections, 18 s where it is silent."""
+
 _POLL_S = 0.5
 _CLAIM_S = 3.0
 _AGAIN_S = 30.0
@@ -68,9 +71,11 @@ class ReservedSlice:
 def look(plan: SlicePlan) -> list[SliceView]:
     """:func:`survey` of the cluster this process is connected to."""
     import ray
-    from ray._private.state import available_resources_per_node
+    from ray._private.state import available_resources_per_node, state
 
-    nodes = ray.nodes()
+    # Ray places nothing on a node that will be taken away: as good as gone.
+    leaving = state.get_draining_nodes()
+    nodes = [node for node in ray.nodes() if node["NodeID"] not in leaving]
     divisions = division.known(plan, nodes)
     return survey(plan, nodes, available_resources_per_node(), _holders(), divisions)
 
@@ -98,6 +103,22 @@ class Lookout:
             f"No whole slice within {wait_s:.0f} s (slice_wait): {self.seen or 'nothing was seen'}.",
             "Raise slice_wait, free a slice, or ask for a smaller one.",
         )
+
+
+def loss(held: ReservedSlice, within_s: float = 0.0, nodes: Callable[[], list[dict[str, Any]]] | None = None) -> str:
+    """Which hosts of *held* are gone; empty where all are there, even after *within_s* seconds."""
+    import ray
+
+    until = time.time() + within_s
+    while True:
+        alive = {node["NodeID"] for node in (nodes or ray.nodes)() if node["Alive"]}
+        gone = [host for host in held.hosts if host.node_id not in alive]
+        if gone:
+            which = ", ".join(f"host {host.worker_id} of slice {host.slice_name}" for host in gone)
+            return f"{which} was lost."
+        if time.time() >= until:
+            return ""
+        time.sleep(_POLL_S)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import functools
 import logging
 import os
 import time
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -19,10 +20,10 @@ from airflow_raytpu.placement.plan import SlicePlan, plan
 from airflow_raytpu.placement.topology import TpuSlice
 from airflow_raytpu.runtime import files, relay
 from airflow_raytpu.runtime.author import AuthorError, first_to_blame
-from airflow_raytpu.runtime.commits import Commit, committed, sweep
+from airflow_raytpu.runtime.commits import Commit, newest, sweep
 from airflow_raytpu.runtime.datasets import PerRank, inputs
-from airflow_raytpu.runtime.faults import EVICTED, causes, first_line
-from airflow_raytpu.runtime.lineage import lineage
+from airflow_raytpu.runtime.faults import EVICTED, cause_of, causes, first_line
+from airflow_raytpu.runtime.lineage import lineage, warm_start
 from airflow_raytpu.runtime.loop import Settings, run_loop
 from airflow_raytpu.runtime.outbox import Outbox
 from airflow_raytpu.runtime.slices import ReservedSlice, Tenancy
@@ -40,7 +41,7 @@ _TUNING = {
     # Ray's defaults poll the workers every 2 s: an error and the end of the loop would wait for it, twice.
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.25",
     "RAY_TRAIN_METRICS_ENABLED": "0",
-    # One process less; a slice that is taken away is an eviction with or without its notice.
+    # Rank 0 looks for notices itself, see agreement.draining: one process less, and no barrier in each step.
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
     # The workers stay where the author's code is.
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
@@ -61,7 +62,24 @@ class Tally:
     failures: int = 0
     evictions: int = 0
     held_s: float = 0.0
+    lost_s: float = 0.0
     began_from: list[int] = field(default_factory=list)
+    causes: list[str] = field(default_factory=list)
+    _last_held_s: float = 0.0
+
+    def hold(self, seconds: float) -> None:
+        """A try held its slice for *seconds*."""
+        self.held_s += seconds
+        self._last_held_s += seconds
+
+    def begin(self, step: int, reached: int) -> None:
+        """The next try goes on from *step*; what the last one did from there to *reached* is done again."""
+        if self.began_from:
+            done = max(reached, step) - self.began_from[-1]
+            kept = step - self.began_from[-1]
+            self.lost_s += self._last_held_s * (1 - kept / done if done > 0 else 1.0)
+        self.began_from.append(step)
+        self._last_held_s = 0.0
 
 
 def run(request: RayRequest, outbox: Outbox) -> Mapping[str, Any]:
@@ -83,6 +101,7 @@ class _Job:
         self._root = f"{request.storage}/checkpoints"
         self._lineage = lineage(request, self._arguments["resume"])
         self._inputs = inputs(request.arguments.get("datasets") or {}, slice_plan.workers)
+        self._warm_start = warm_start(request)
         self._tally = Tally()
         self._until = request.limits.slice_until
 
@@ -118,14 +137,14 @@ class _Job:
 
     def _choose(self) -> Commit | None:
         """The checkpoint all workers restore: chosen once, here, so that they cannot differ."""
-        newest = next(iter(committed(self._root, self._lineage)), None)
-        self._tally.began_from.append(newest.step if newest else 0)
-        if newest is not None:
-            log.info("going on from step %d (%s)", newest.step, newest.uri)
-        if newest is not None or len(self._lineage) == 1:
+        found = newest(self._root, self._lineage)
+        self._tally.begin(found.step if found else 0, self._outbox.latest.done)
+        if found is not None:
+            log.info("going on from step %d (%s)", found.step, found.uri)
+        if found is not None or len(self._lineage) == 1:
             # Ray's own list of checkpoints refuses to start where one of them is gone; ours decides.
             files.remove(f"{self._root}/{_SNAPSHOT}")
-        return newest
+        return found
 
     def _spend(self, budget: str, error: AuthorError | LostError) -> None:
         used = getattr(self._tally, budget) + 1
@@ -133,6 +152,7 @@ class _Job:
         if used > allowed:
             raise error
         setattr(self._tally, budget, used)
+        self._tally.causes.append(f"{budget} {used}: {first_line(error)}")
         log.warning("%s\n%s of %s %s used; starting again.", error, used, allowed, budget)
         self._outbox.tell(phase="starting again", message=f"{used} of {allowed} {budget} used")
         limits = self._request.limits
@@ -143,19 +163,20 @@ class _Job:
         from ray.train import ControllerError, TrainingFailedError, WorkerGroupError
 
         watch, held_at = Watch(self._request, self._outbox), 0.0
+        held: ReservedSlice | None = None
         try:
             with relay.Pump(watch.turn):
                 held = self._hold(tenancy)
                 held_at = time.time()
                 result = self._trainer(held, restore).fit()
         except WorkerGroupError as error:
-            raise self._blame(error.worker_failures) from error
+            raise self._blame(error.worker_failures, held) from error
         except ControllerError as error:
             raise self._explain(error.controller_failure) from error
         except TrainingFailedError as error:
             raise LostError(f"The slice was taken away: {error}", EVICTED) from error
         finally:
-            self._tally.held_s += time.time() - held_at if held_at else 0.0
+            self._tally.hold(time.time() - held_at if held_at else 0.0)
         ended = {**watch.reported, **(result.return_value or {})}
         if "checkpoint" not in ended and result.checkpoint is not None:
             ended["checkpoint"] = f"{self._root}/{quote(result.checkpoint.path.rpartition('/')[2])}"
@@ -170,7 +191,7 @@ class _Job:
         self._outbox.tell(phase="setting up", slice_at=slice_at, message=f"on {', '.join(held.names)}")
         return held
 
-    def _blame(self, errors: Mapping[int, BaseException]) -> Exception:
+    def _blame(self, errors: Mapping[int, BaseException], held: ReservedSlice | None = None) -> Exception:
         """Whose fault a failed gang is. The author's error wins over a lost host: hosts go down with the others."""
         to_blame = first_to_blame(errors)
         if to_blame is not None and not to_blame.collateral:
@@ -180,7 +201,9 @@ class _Job:
                 return error
             if not isinstance(error, AuthorError):
                 return LostError(f"The worker of rank {rank} was lost: {first_line(error)}", EVICTED)
-        return to_blame or LostError("The workers ended and did not say why.", EVICTED)
+        if to_blame is None:
+            return LostError("The workers ended and did not say why.", EVICTED)
+        return cause_of(to_blame, held) if held else to_blame
 
     def _explain(self, error: BaseException) -> Exception:
         """What a failed start means."""
@@ -204,7 +227,7 @@ class _Job:
         name = self._request.name
         os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = f"{_START_S:.0f}"
         return JaxTrainer(
-            functools.partial(run_loop, self._settings(restore)),
+            functools.partial(run_loop, self._settings(held, restore)),
             train_loop_config=dict(self._arguments["train_loop_config"]),
             jax_config=Gang(use_tpu=True, request=name, plan=self._plan, hosts=held.hosts),
             scaling_config=scaling(held),
@@ -220,8 +243,8 @@ class _Job:
             dataset_config=PerRank(self._inputs),
         )
 
-    def _settings(self, restore: Commit | None) -> Settings:
-        policy, config = self._arguments["checkpoint"], self._arguments["train_loop_config"]
+    def _settings(self, held: ReservedSlice, restore: Commit | None) -> Settings:
+        config = self._arguments["train_loop_config"]
         steps = config.get("steps")
         return Settings(
             request=self._request.name,
@@ -229,11 +252,14 @@ class _Job:
             workers=self._plan.workers,
             devices=self._plan.devices,
             root=self._root,
-            every=policy["every_steps"],
-            keep=policy["keep"],
+            policy=self._arguments["checkpoint"],
             lineage=self._lineage,
             restore=restore,
             total=steps if isinstance(steps, int) else 0,
+            warm_start=self._warm_start,
+            on_nan=self._arguments.get("on_nan", "stop"),
+            nodes=frozenset(host.node_id for host in held.hosts),
+            token=uuid.uuid4().hex[:8],
         )
 
     def _result(self, value: dict[str, Any]) -> dict[str, Any]:
@@ -242,10 +268,16 @@ class _Job:
             "step": value.get("step", 0),
             "metrics": value.get("metrics", {}),
             "checkpoint": value.get("checkpoint"),
+            "best_step": value.get("best_step"),
+            "best_checkpoint": value.get("best_checkpoint"),
             "resumed_from": tally.began_from[0],
+            "warm_start": self._warm_start or None,
             "chip_hours": round(self._plan.slice.total_chips * tally.held_s / 3600, 4),
             "evictions": tally.evictions,
             "failures": tally.failures,
+            "causes": tally.causes,
+            "held_s": round(tally.held_s, 1),
+            "lost_s": round(tally.lost_s, 1),
             "processes": value["processes"],
             "devices": value["devices"],
         }

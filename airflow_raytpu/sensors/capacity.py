@@ -61,6 +61,7 @@ class TpuSliceSensor(BaseSensorOperator):
         self.slice = _arguments.slice_text(slice)
         self.count = count
         self.cluster = lend(cluster, self)
+        self._on_cluster = cluster is not None
         self.conn_id = conn_id
         self.deferrable = deferrable
         self._late: NoSliceError | None = None
@@ -119,6 +120,8 @@ class TpuSliceSensor(BaseSensorOperator):
     def _wish(self) -> Wish:
         """:raises RequestError: what was rendered is no slice, no number or no cluster."""
         target = _arguments.target(self.slice, self.cluster)
+        if self._on_cluster and target.cluster is None:
+            raise _arguments.no_cluster(None)
         asked = TpuSlice.parse(target.slice)
         if asked.part_of:
             raise RequestError(

@@ -4,6 +4,7 @@ Airflow counts tries; we count attempts, one per remote object. A try adopts the
 used up, so that a lost worker costs nothing. Besides the four files of the contract, the outbox holds:
 
 - ``owner``: which try looks after the attempt, and in which *generation*. Only the owner may stop it.
+- ``told``: its metrics were told to Airflow.
 - ``tail``: how far the job's log was copied, so that a moved trigger goes on from there.
 
 A *generation* is one wish of Airflow's for the task: it stays the same over retries, and changes when the task is
@@ -16,12 +17,14 @@ import itertools
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_raytpu.model.errors import PathError
+from airflow_raytpu.model.errors import PathError, RequestError
 from airflow_raytpu.model.request import RayRequest
 from airflow_raytpu.model.result import Outcome
 from airflow_raytpu.storage import objects
 
 SUCCEEDED = "SUCCEEDED"
+
+_UNREADABLE = {"phase": "UNREADABLE"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +52,11 @@ def claim(fresh: RayRequest, generation: str) -> Claim:
     stale: list[tuple[RayRequest, str]] = []
     for attempt in itertools.count(1):
         request = replace(fresh, identity=fresh.identity.with_attempt(attempt))
-        used = objects.read_json(request.outbox("used"))
+        used = _mark(request, "used")
         if used and not _lost_success(used, generation):
             continue
-        submitted = objects.read_json(request.outbox("request"))
-        if submitted:
-            request = RayRequest.from_dict(submitted)
+        submitted = _submitted(request)
+        request = submitted or request
         outcome = outcome_of(request)
         if outcome and outcome.succeeded:
             return Claim(request=request, adopted=True, outcome=outcome, stale=tuple(stale))
@@ -68,20 +70,31 @@ def claim(fresh: RayRequest, generation: str) -> Claim:
 
 def outcome_of(request: RayRequest) -> Outcome | None:
     """The attempt's result file, where it is there and speaks of this attempt."""
-    data = objects.read_json(request.outbox("result"))
-    outcome = Outcome.from_dict(data) if data else None
+    try:
+        data = objects.read_record(request.outbox("result"))
+        outcome = Outcome.from_dict(data) if data else None
+    except RequestError:
+        return None  # cut off: it proves nothing
     return outcome if outcome and outcome.request == request.name else None
 
 
 def load(uri: str) -> RayRequest:
     """The request that was submitted as *uri*.
 
-    :raises PathError: it is gone.
+    :raises PathError: it is gone, or holds something else.
     """
-    data = objects.read_json(uri)
-    if data is None:
+    request = _read_request(uri)
+    if request is None:
         raise PathError(f"{uri} is gone, and with it what was asked for.", "See who cleans up there; clear the task.")
-    return RayRequest.from_dict(data)
+    return request
+
+
+def _read_request(uri: str) -> RayRequest | None:
+    data = objects.read_record(uri)
+    try:
+        return None if data is None else RayRequest.from_dict(data)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise PathError(f"{uri} holds no whole request: {error!r}.", "See who writes there; clear the task.") from error
 
 
 def take(request: RayRequest, owner: str, generation: str) -> None:
@@ -92,8 +105,8 @@ def take(request: RayRequest, owner: str, generation: str) -> None:
 
 def is_owned_by(request: RayRequest, owner: str) -> bool:
     """Whether no later try has taken *request* over."""
-    found = objects.read_json(request.outbox("owner"))
-    return bool(found) and found["owner"] == owner
+    found = objects.read_record(request.outbox("owner"))
+    return found is not None and found.get("owner") == owner
 
 
 def release(request: RayRequest, generation: str) -> None:
@@ -106,14 +119,23 @@ def use(request: RayRequest, phase: str, generation: str = "") -> None:
     objects.write_json(request.outbox("used"), {"phase": phase, "generation": generation})
 
 
+def first_to_tell(request: RayRequest) -> bool:
+    """Whether nobody has told the metrics of *request* yet: true for one caller only, however many tries there are."""
+    return objects.write_bytes(request.outbox("told"), b"{}", if_absent=True)
+
+
 def submitted(first: RayRequest) -> list[RayRequest]:
     """Every attempt of *first*'s task that was submitted, oldest first."""
     found: list[RayRequest] = []
     for attempt in itertools.count(1):
-        data: Any = objects.read_json(replace(first, identity=first.identity.with_attempt(attempt)).outbox("request"))
-        if data is None:
+        stated = replace(first, identity=first.identity.with_attempt(attempt))
+        try:
+            request = _read_request(stated.outbox("request"))
+        except PathError:
+            request = stated  # cut off: its name is all that it takes to end it
+        if request is None:
             return found
-        found.append(RayRequest.from_dict(data))
+        found.append(request)
     raise AssertionError  # count() does not end
 
 
@@ -126,7 +148,26 @@ def _lost_success(used: dict[str, Any], generation: str) -> bool:
 def _stale(request: RayRequest, outcome: Outcome | None, generation: str) -> str:
     if outcome:
         return f"it had failed before Airflow was told: {outcome.cause}"
-    owner = objects.read_json(request.outbox("owner"))
-    if owner and owner["generation"] != generation:
+    owner = _mark(request, "owner")
+    if owner == _UNREADABLE:
+        return "the file that says whose it is cannot be read"
+    if owner and owner.get("generation") != generation:
         return "the task was cleared, or its run made anew, since"
     return ""
+
+
+def _submitted(request: RayRequest) -> RayRequest | None:
+    """The attempt as it was submitted. A file that was cut off is written again; the remote name stays the same."""
+    try:
+        found = _read_request(request.outbox("request"))
+    except PathError:
+        return None
+    return found if found and found.name == request.name else None
+
+
+def _mark(request: RayRequest, what: str) -> dict[str, Any] | None:
+    """One of our own marks. One that is there but cut off was meant: it counts, and says nothing more."""
+    try:
+        return objects.read_record(request.outbox(what))
+    except PathError:
+        return _UNREADABLE

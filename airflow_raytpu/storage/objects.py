@@ -20,6 +20,7 @@ __all__ = [
     "normalise",
     "read_bytes",
     "read_json",
+    "read_record",
     "size",
     "write_bytes",
     "write_json",
@@ -60,6 +61,20 @@ def read_json(uri: str) -> Any:
         raise PathError(
             f"{uri} does not hold JSON: {error}.", "Nothing but airflow_raytpu writes there; remove it."
         ) from error
+
+
+def read_record(uri: str) -> dict[str, Any] | None:
+    """The object's content as a JSON object, ``None`` where there is none.
+
+    :raises PathError: it holds something else: it was cut off, or somebody else wrote it.
+    """
+    found = read_json(uri)
+    if found is not None and not isinstance(found, dict):
+        raise PathError(
+            f"{uri} holds {type(found).__name__} where a JSON object is due.",
+            "Nothing but airflow_raytpu writes there; remove it.",
+        )
+    return found
 
 
 def write_bytes(uri: str, data: bytes, *, if_absent: bool = False) -> bool:

@@ -13,7 +13,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_raytpu.backends.base import Backend
 from airflow_raytpu.hooks.raytpu import RayTpuHook
-from airflow_raytpu.model.errors import BackendUnreachable, LostError, NoSliceError, RayTpuError
+from airflow_raytpu.model.errors import BackendUnreachable, LostError, NoSliceError, RayTpuError, RequestError
 from airflow_raytpu.model.observation import ClusterState, Observation
 from airflow_raytpu.model.request import RayRequest
 from airflow_raytpu.model.slices import SliceState, describe, idle, of_shape, span
@@ -26,6 +26,7 @@ MIN_IDLE = "min_idle_slices"
 """Argument of a cluster request: how many slices must be whole and idle before the cluster counts as ready."""
 
 _CALL_LIMIT_S = 45.0
+_VERSION = 1
 
 Sleep = Callable[[float], Awaitable[None]]
 
@@ -39,6 +40,7 @@ class Wish:
     :param cluster: the cluster that must have them; ``None`` for any one cluster that has.
     :param known: that cluster was there once, so that its absence is loss.
     :param begun_at: when the wait began, in seconds since the epoch.
+    :param version: of this format: it lies in Airflow's database while this package is upgraded.
     """
 
     slice: str
@@ -47,6 +49,18 @@ class Wish:
     known: bool
     begun_at: float
     timeout_s: float
+    version: int = _VERSION
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Wish:
+        """:raises RequestError: a newer version of this package wrote it."""
+        version = data.get("version", 1)
+        if version != _VERSION:
+            raise RequestError(
+                f"This wish has format version {version}, and only {_VERSION} is known here.",
+                "Upgrade airflow_raytpu on the worker and the triggerer together.",
+            )
+        return cls(**data)
 
     @property
     def shape(self) -> str:
@@ -226,7 +240,9 @@ class CapacityTrigger(BaseTrigger):
         try:
             backend = (await RayTpuHook(self.conn_id).same_place(stated=self.stated)).open()
             try:
-                return {"granted": await Lookout(backend, Wish(**self.wish), log=self.log, poll_s=self.poll_s).run()}
+                return {
+                    "granted": await Lookout(backend, Wish.from_dict(self.wish), log=self.log, poll_s=self.poll_s).run()
+                }
             finally:
                 await backend.close()
         except RayTpuError as error:

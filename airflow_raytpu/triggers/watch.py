@@ -19,14 +19,19 @@ from airflow_raytpu.backends.base import Backend
 from airflow_raytpu.hooks.raytpu import Place, RayTpuHook, setting
 from airflow_raytpu.model.errors import (
     BackendUnreachable,
+    ForbiddenError,
     ForeignObjectError,
     LostError,
     NoResultError,
+    NoSliceError,
+    PathError,
     PlaceError,
     RayTpuError,
 )
+from airflow_raytpu.model.hearing import Ear
 from airflow_raytpu.model.observation import ClusterState, JobState, Observation
 from airflow_raytpu.model.request import RayRequest
+from airflow_raytpu.model.slices import span
 from airflow_raytpu.model.verdict import Phase, Verdict, judge
 from airflow_raytpu.storage import attempts, objects
 from airflow_raytpu.triggers import capacity, ownership
@@ -37,6 +42,9 @@ QUIET_S = 60.0
 
 _BREATH_S = 5.0
 _CALL_LIMIT_S = 45.0
+_PAUSE_S = 10.0
+"""The most that a backend lets pass between two looks, whatever the poll."""
+
 _DRAIN_S = 5.0
 _STOP_TRIES = 5
 
@@ -79,12 +87,15 @@ class Watch:
         self._accepted = False
         self._doubted = False
         self._told: tuple[str, Phase, float] | None = None
+        self._trouble: RayTpuError | None = None
+        self._began = now()
+        self._ear = Ear()
 
     async def run(self) -> Verdict:
         """Watch to the end, stop what has to be stopped, and say what it meant."""
         try:
             while True:
-                verdict = await self.look()
+                verdict = await self._look_aloud()
                 if verdict.phase.final:
                     return await self.end(verdict)
                 self._relay.start()
@@ -98,10 +109,42 @@ class Watch:
         refused = await self._ensure()
         if refused is not None:
             return refused
-        seen = await self._observe()
+        seen = self._ear.hear(await self._observe(), self._now())
         await self.publish(links.of_cluster(seen.facts))
-        verdict = judge(seen if self._accepted else _not_yet(seen, self._request), self._request.limits, self._now())
-        return self._doubt(verdict)
+        if self._accepted:
+            return self._doubt(judge(seen, self._request.limits, self._now()))
+        verdict = judge(_not_yet(seen, self._request), self._request.limits, self._now())
+        return self._doubt(self._explained(verdict))
+
+    async def _look_aloud(self) -> Verdict:
+        """:meth:`look`, and a line in the log where it takes so long that nobody would hear of us."""
+        looking = asyncio.ensure_future(self.look())
+        try:
+            while True:
+                told_at = self._told[2] if self._told is not None else self._began
+                left = max(1.0, QUIET_S - _PAUSE_S - (self._now() - told_at))
+                done, _ = await asyncio.wait({looking}, timeout=left)
+                if done:
+                    return looking.result()
+                self._log.info("the backend has not answered yet")
+                self._told = ("", Phase.WAITING, self._now())
+        finally:
+            if not looking.done():
+                looking.cancel()
+                await asyncio.wait({looking})
+
+    def _explained(self, verdict: Verdict) -> Verdict:
+        """What keeps it from being submitted is the cause that counts, rather than the slice that nobody asked for."""
+        trouble = self._trouble
+        if trouble is None or verdict.phase not in {Phase.WAITING, Phase.FAILED}:
+            return verdict
+        if verdict.phase is Phase.WAITING:
+            return replace(verdict, message=f"not submitted yet: {trouble.cause}")
+        if verdict.code != NoSliceError.code:
+            return verdict
+        waited = span(self._request.limits.slice_wait_s)
+        cause = f"Not submitted within {waited} (slice_wait): {trouble.cause}"
+        return replace(verdict, message=cause, code=trouble.code, lever=trouble.lever)
 
     async def end(self, verdict: Verdict) -> Verdict:
         """What a final *verdict* asks for: stop the work, free a cluster of its own, copy the last lines of the log."""
@@ -132,8 +175,11 @@ class Watch:
         try:
             async with asyncio.timeout(_CALL_LIMIT_S):
                 self._accepted = await self._backend.ensure(self._request)
-        except (BackendUnreachable, TimeoutError) as error:
-            self._log.debug("not submitted yet: %s", error)
+            self._trouble = None
+        except BackendUnreachable as error:
+            self._trouble = error
+        except TimeoutError:
+            self._trouble = BackendUnreachable(f"no answer in {_CALL_LIMIT_S:.0f} s")
         except RayTpuError as error:
             return Verdict(
                 phase=Phase.LOST if isinstance(error, PlaceError) else Phase.FAILED,
@@ -148,12 +194,17 @@ class Watch:
     async def _observe(self) -> Observation:
         try:
             async with asyncio.timeout(_CALL_LIMIT_S):
-                seen = await self._backend.observe(self._request)
-                return await capacity.proven(self._backend, self._request, seen)
+                return await self._proven(await self._backend.observe(self._request))
         except (BackendUnreachable, LostError) as error:
             return Observation.unreachable(error.cause)
         except TimeoutError:
             return Observation.unreachable(f"no answer in {_CALL_LIMIT_S:.0f} s")
+
+    async def _proven(self, seen: Observation) -> Observation:
+        try:
+            return await capacity.proven(self._backend, self._request, seen)
+        except ForbiddenError as error:
+            return replace(seen, lacking=f"its slices cannot be seen: {error.cause} {error.lever}".strip())
 
     def _doubt(self, verdict: Verdict) -> Verdict:
         """A loss must be seen twice: a head that restarts and a result that was just written look the same at first."""
@@ -169,7 +220,7 @@ class Watch:
         if self._told is not None:
             message, phase, at = self._told
             changed = verdict.message != message and now - at >= _BREATH_S
-            if not (changed or verdict.phase is not phase or now - at + self._poll_s > QUIET_S):
+            if not (changed or verdict.phase is not phase or now - at + max(self._poll_s, _PAUSE_S) > QUIET_S):
                 return
         self._log.info("%s", verdict.message)
         self._told = (verdict.message, verdict.phase, now)
@@ -294,8 +345,12 @@ class WatchTrigger(BaseTrigger):
         return await RayTpuHook(self.conn_id).same_place(stated=self.stated)
 
     async def _offset(self, request: RayRequest) -> int:
-        note = await asyncio.to_thread(objects.read_json, request.outbox("tail"))
-        return int(note["offset"]) if note and note["owner"] == self._me() else 0
+        try:
+            note = await asyncio.to_thread(objects.read_record, request.outbox("tail"))
+        except PathError:
+            return 0  # torn: some lines are copied twice, and none is lost
+        offset = note.get("offset") if note and note.get("owner") == self._me() else 0
+        return offset if isinstance(offset, int) else 0
 
     async def _publish(self, known: Mapping[str, str]) -> None:
         from airflow.sdk.execution_time.xcom import XCom

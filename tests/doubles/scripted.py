@@ -9,13 +9,14 @@ from typing import Any
 from airflow_raytpu.backends.base import LogLine
 from airflow_raytpu.model.identity import Identity
 from airflow_raytpu.model.observation import ClusterState, JobState, Observation, Progress
+from airflow_raytpu.model.orphans import Orphan
 from airflow_raytpu.model.request import RayRequest
 from airflow_raytpu.model.result import Outcome
 from airflow_raytpu.model.slices import Holder, SliceCondition, SliceState
 
 
 class ScriptedBackend:
-    """Each of *sights*, *accepts* and *pictures* is used once, the last for ever; an exception among them is raised.
+    """Each of *sights*, *accepts*, *pictures* and *ends* is used once, the last for ever; an exception is raised.
 
     :ivar calls: what was asked of it, as ``(verb, name)``.
     """
@@ -29,12 +30,16 @@ class ScriptedBackend:
         lines: Iterable[LogLine | Exception] = (),
         stops: Iterable[Exception | None] = (None,),
         pictures: Iterable[list[SliceState] | Exception] = ([],),
+        left: Iterable[Orphan] = (),
+        ends: Iterable[bool | Exception] = (True,),
     ) -> None:
         self.sights = list(sights)
         self.accepts = list(accepts)
         self.lines = list(lines)
         self.stops = list(stops)
         self.pictures = list(pictures)
+        self.left = list(left)
+        self.ends = list(ends)
         self.calls: list[tuple[str, str]] = []
         self.requests: list[RayRequest] = []
         self.closed = 0
@@ -72,6 +77,14 @@ class ScriptedBackend:
     async def slices(self, cluster_name: str | None = None) -> list[SliceState]:
         self.calls.append(("slices", cluster_name or ""))
         return _next(self.pictures)
+
+    async def orphans(self, deployment: str, older_than_s: float) -> list[Orphan]:
+        self.calls.append(("orphans", f"{deployment} {older_than_s:.0f}"))
+        return self.left
+
+    async def reap(self, orphan: Orphan) -> bool:
+        self.calls.append(("reap", orphan.name))
+        return bool(_next(self.ends))
 
     async def close(self) -> None:
         self.closed += 1
@@ -169,6 +182,13 @@ def tpu_slice(condition: str = "idle", **changes: Any) -> SliceState:
             **changes,
         }
     )
+
+
+def orphan(**changes: Any) -> Orphan:
+    """A job ``x`` of ``digits/train``, silent since the beginning of time."""
+    train = Identity(deployment="airflow", dag_id="digits", task_id="train", run_id="run")
+    plain = {"kind": "RayJob", "name": "x", "uid": "u", "owner": train, "last_sign": 0.0, "why": "running"}
+    return Orphan(**{**plain, **changes})
 
 
 def _next(script: list[Any]) -> Any:

@@ -21,6 +21,7 @@ OURS = [
     "airflow_raytpu.operators.inference",
     "airflow_raytpu.operators.job",
     "airflow_raytpu.operators.params",
+    "airflow_raytpu.operators.reap",
     "airflow_raytpu.operators.serve",
     "airflow_raytpu.operators.train",
     "airflow_raytpu.provider_info",

@@ -111,6 +111,8 @@ class KubeApi:
 
     async def get(self, resource: Resource, name: str) -> dict[str, Any] | None:
         """The object as it is now; ``None`` where there is none of that name."""
+        if not name:
+            return None  # its address would be the list's
         return await self._one(self._asked("get", resource, name), "GET")
 
     async def list(self, resource: Resource, labels: str = "", fields: str = "") -> tuple[Objects, str]:

@@ -7,6 +7,7 @@ RayClusters (docs/kubernetes/serviceaccount.yaml).
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import ssl
@@ -36,8 +37,8 @@ class Keeper:
     """
 
     def __init__(self, server: str, account: Path, cluster: str, clock: Callable[[], float] = time.monotonic) -> None:
-        namespace = (account / "namespace").read_text().strip()
-        self._url = f"{server.rstrip('/')}/apis/ray.io/v1/namespaces/{namespace}/rayclusters/{cluster}"
+        self._server = server.rstrip("/")
+        self._cluster = cluster
         self._account = account
         self._clock = clock
         self._beat = ""
@@ -53,10 +54,11 @@ class Keeper:
             if not self._is_over(cluster):
                 return True
             sys.stdout.write(f"Nobody has looked at this cluster for {self._silence():.0f} s: deleting it.\n")
-            uid = cluster["metadata"]["uid"]
-            self._ask("DELETE", {"preconditions": {"uid": uid}, "propagationPolicy": "Background"})
-        except (OSError, ValueError, KeyError) as error:
-            # HTTPError is an OSError.
+            # As it was just seen: whoever has looked at it since wants it.
+            seen = {name: cluster["metadata"][name] for name in ("uid", "resourceVersion")}
+            self._ask("DELETE", {"preconditions": seen, "propagationPolicy": "Background"})
+        except (OSError, ValueError, KeyError, http.client.HTTPException) as error:
+            # HTTPError is an OSError, and so is an account that is not mounted.
             self._say(f"The keeper cannot see to its cluster: {error!r}. Airflow alone ends it now.")
         return True
 
@@ -77,9 +79,11 @@ class Keeper:
         data = None if body is None else json.dumps(body).encode()
         if data is not None:
             headers["Content-Type"] = "application/json"
-        request = urllib.request.Request(self._url, data, headers, method=method)  # noqa: S310 - the pod's own server
+        namespace = (self._account / "namespace").read_text().strip()
+        url = f"{self._server}/apis/ray.io/v1/namespaces/{namespace}/rayclusters/{self._cluster}"
+        request = urllib.request.Request(url, data, headers, method=method)  # noqa: S310 - the pod's own server
         authority = self._account / "ca.crt"
-        context = ssl.create_default_context(cafile=str(authority)) if self._url.startswith("https:") else None
+        context = ssl.create_default_context(cafile=str(authority)) if url.startswith("https:") else None
         try:
             with urllib.request.urlopen(request, timeout=_CALL_S, context=context) as answer:  # noqa: S310 - as above
                 found: dict[str, Any] = json.load(answer)

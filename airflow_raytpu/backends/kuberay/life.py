@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,16 +17,21 @@ def ttl_s(item: Mapping[str, Any]) -> float:
     return _number(item, naming.TTL)
 
 
+def last_beat(item: Mapping[str, Any]) -> float:
+    """When somebody last looked at *item*, in seconds since the epoch; 0 where it does not say."""
+    return _number(item, naming.HEARTBEAT)
+
+
 def is_due(item: Mapping[str, Any], now: float) -> bool:
     """Whether *item* wants another sign of life at *now* (seconds since the epoch), whoever gives it."""
     life = ttl_s(item)
-    return life > 0 and now - _number(item, naming.HEARTBEAT) >= life / _BEATS
+    return life > 0 and now - last_beat(item) >= life / _BEATS
 
 
 def is_over(item: Mapping[str, Any], now: float) -> bool:
     """Whether nobody has looked at *item* for as long as it may live."""
     life = ttl_s(item)
-    return life > 0 and now - _number(item, naming.HEARTBEAT) > life
+    return life > 0 and now - last_beat(item) > life
 
 
 def beat(now: float) -> dict[str, Any]:
@@ -36,6 +42,7 @@ def beat(now: float) -> dict[str, Any]:
 def _number(item: Mapping[str, Any], name: str) -> float:
     text = ((item.get("metadata") or {}).get("annotations") or {}).get(name, "")
     try:
-        return float(text)
+        found = float(text)
     except ValueError:
         return 0.0
+    return found if math.isfinite(found) else 0.0

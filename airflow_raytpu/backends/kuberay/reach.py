@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_raytpu.backends.kuberay.resources import SECRETS
+from airflow_raytpu.backends.kuberay.resources import SECRETS, Body
 from airflow_raytpu.model.errors import BackendUnreachable, RequestError
 
 if TYPE_CHECKING:
@@ -91,6 +91,43 @@ class Reach:
     def link(self, namespace: str, cluster: str) -> str:
         """Where people find the dashboard: the stated URL; empty where only the cluster itself knows."""
         return self.url.format(namespace=namespace, cluster=cluster) if self.known is Way.URL else ""
+
+
+class Rays:
+    """Open clients of the clusters that one backend asks, each opened once.
+
+    A cluster that was made anew under its name has another token, so its old client is of no use.
+    """
+
+    def __init__(self, reach: Reach, api: KubeApi) -> None:
+        self._reach = reach
+        self._api = api
+        self._open: dict[str, tuple[str, RayApi]] = {}
+
+    async def of(self, cluster: Body) -> RayApi:
+        """:raises BackendUnreachable: its token is not there (yet)."""
+        name, uid = str(cluster["metadata"]["name"]), str(cluster["metadata"].get("uid", ""))
+        if (known := self._known(name, uid)) is not None:
+            return known
+        opened = await self._reach.open(self._api, name)
+        if (known := self._known(name, uid)) is not None:  # somebody else was faster
+            await opened.close()
+            return known
+        before = self._open.pop(name, None)
+        self._open[name] = uid, opened
+        if before is not None:
+            await before[1].close()
+        return opened
+
+    async def close(self) -> None:
+        """Idempotent."""
+        clients, self._open = self._open, {}
+        for _, client in clients.values():
+            await client.close()
+
+    def _known(self, name: str, uid: str) -> RayApi | None:
+        found = self._open.get(name)
+        return found[1] if found is not None and found[0] == uid else None
 
 
 def head_service(cluster: str) -> str:

@@ -10,10 +10,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_raytpu.backends.kuberay import naming, watch
-from airflow_raytpu.backends.kuberay.api import EVENTS, PODS, RAYCLUSTERS, RAYJOBS, RAYSERVICES, WORKLOADS, KubeApi
+from airflow_raytpu.backends.kuberay.api import (
+    EVENTS,
+    PODS,
+    RAYCLUSTERS,
+    RAYJOBS,
+    RAYSERVICES,
+    WORKLOADS,
+    WORKLOADS_V1BETA1,
+    KubeApi,
+)
 from airflow_raytpu.backends.kuberay.resources import Resource
 from airflow_raytpu.backends.kuberay.statuses import Seen, cluster_of
-from airflow_raytpu.backends.kuberay.watch import INVOLVED, Mark, Store
+from airflow_raytpu.backends.kuberay.watch import INVOLVED, Mark, Rhythm, Store
+from airflow_raytpu.model.errors import BackendUnreachable, ForbiddenError, NotInstalledError
 from airflow_raytpu.model.request import RayRequest
 
 _OF_CLUSTER = "ray.io/cluster"
@@ -27,11 +37,14 @@ Body = Mapping[str, Any]
 class Sight:
     """What there is of the objects of *deployment* in the namespace of *api*."""
 
-    def __init__(self, api: KubeApi, deployment: str) -> None:
+    def __init__(self, api: KubeApi, deployment: str, rhythm: Rhythm | None = None) -> None:
         self._api = api
+        self._rhythm = rhythm
         self._ours = f"{naming.DEPLOYMENT}={naming.label_value(deployment)}"
         self._stores: dict[Resource, Store] = {}
         self._marks: dict[str, list[tuple[Store, Mark]]] = {}
+        self._kueue: Resource | None = None
+        self._kueue_known = False
 
     async def close(self) -> None:
         stores, self._stores = list(self._stores.values()), {}
@@ -50,9 +63,16 @@ class Sight:
         """Every RayCluster of the deployment."""
         return await self._labelled(RAYCLUSTERS, *self._ours.split("=", 1))
 
-    async def pods_of_request(self, name: str) -> list[Body]:
-        """Pods of what the request *name* made, as the server has them now."""
-        return list((await self._api.list(PODS, labels=f"{naming.REQUEST}={name}"))[0])
+    async def has_children(self, name: str) -> bool:
+        """Whether the server still has clusters or pods of what the request *name* made."""
+        label = f"{naming.REQUEST}={name}"
+        return any([(await self._api.list(resource, labels=label))[0] for resource in (PODS, RAYCLUSTERS)])
+
+    def blind(self) -> str:
+        """What cannot be watched, and why; empty where all can. Its absence is no proof then."""
+        faults = (store.fault for resource, store in self._stores.items() if resource != RAYSERVICES)
+        lasting = (fault for fault in faults if isinstance(fault, ForbiddenError | NotInstalledError))
+        return "; ".join(dict.fromkeys(f"not watched: {fault.cause} {fault.lever}".strip() for fault in lasting))
 
     async def of(self, request: RayRequest, own: Resource | None) -> Seen:
         """What there is of *request* and of its cluster.
@@ -114,25 +134,44 @@ class Sight:
 
     def _events(self, names: Sequence[str]) -> list[Body]:
         """Only of a watch: they explain a wait, and whoever does not wait needs no explanation."""
-        store = self._fresh(EVENTS)
+        store = self._fresh(EVENTS, though_faulty=True)
         return [event for name in names if name for event in store.of(INVOLVED, name)] if store else []
 
     async def _workloads(self, queued: Body | None) -> list[Body]:
         if not queued or _QUEUE not in (queued["metadata"].get("labels") or {}):
             return []
-        if EVENTS in self._stores:
-            self._watch(WORKLOADS)
-        store = self._fresh(WORKLOADS)
+        kueue = await self._workload_kind() if EVENTS in self._stores else None
+        if kueue is None:
+            return []
+        self._watch(kueue)
+        store = self._fresh(kueue, though_faulty=True)
         return list(store.items()) if store else []
+
+    async def _workload_kind(self) -> Resource | None:
+        """As this server has it; ``None`` without Kueue, where there is nothing to watch. Asked once."""
+        if not self._kueue_known:
+            try:
+                versions = (await self._api.crds(WORKLOADS.group)).get(WORKLOADS.plural, ())
+            except BackendUnreachable:
+                return None
+            found = (each for each in (WORKLOADS, WORKLOADS_V1BETA1) if each.version in versions)
+            self._kueue, self._kueue_known = next(found, None), True
+        return self._kueue
 
     def _watch(self, *resources: Resource, labels: str = "") -> None:
         for resource in resources:
             if resource not in self._stores:
-                self._stores[resource] = watch.shared(self._api, resource, labels)
+                self._stores[resource] = watch.shared(self._api, resource, labels, self._rhythm)
 
-    def _fresh(self, resource: Resource) -> Store | None:
+    def _fresh(self, resource: Resource, *, though_faulty: bool = False) -> Store | None:
+        """Its watch, where that is believed.
+
+        :param though_faulty: what it last showed is better than nothing, for nobody asks the server itself.
+        """
         store = self._stores.get(resource)
-        return store if store is not None and store.age < _STALE_S else None
+        if store is None or store.age >= _STALE_S or not (though_faulty or store.fault is None):
+            return None
+        return store
 
     def _mark(self, request: RayRequest, own: Resource | None) -> None:
         if not self._stores:

@@ -51,7 +51,7 @@ class Seen:
 def observe(seen: Seen, request: RayRequest, now: float) -> Observation:
     """What *seen* is for *request* at *now* (seconds since the epoch), as far as Kubernetes' objects tell."""
     if request.kind is Kind.CLUSTER:
-        return of_cluster(seen, now)
+        return _as_asked(of_cluster(seen, now), request)
     if not request.owns_cluster:
         return of_job_on_cluster(seen, None, now, submitted=False, asked=False)
     return of_service(seen, now) if request.kind is Kind.SERVE else of_job(seen, now)
@@ -196,6 +196,18 @@ def _head_lost(job: Object, place: Place) -> str:
 
 def _joined(*words: str) -> str:
     return line("; ".join(dict.fromkeys(filter(None, words))), DETAIL_LIMIT)
+
+
+def _as_asked(seen: Observation, request: RayRequest) -> Observation:
+    """*seen*, which lacks its slices where somebody changed the groups of hosts after the cluster was made."""
+    if seen.cluster is not ClusterState.READY or seen.lacking or not request.slice:
+        return seen
+    asked = TpuSlice.parse(request.slice)
+    for each in seen.facts["slices"]:
+        if each["hosts"] != asked.hosts:
+            lack = f"slice {each['name']} has {each['hosts']} of {asked.hosts} hosts: its worker group was changed"
+            return replace(seen, lacking=lack, detail=lack)
+    return seen
 
 
 def _observation(place: Place, job: JobState | None, said: str = "") -> Observation:

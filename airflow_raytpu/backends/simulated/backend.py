@@ -11,7 +11,7 @@ from pathlib import Path
 from airflow_raytpu.backends import outbox, rayjobs, raylines, rayslices
 from airflow_raytpu.backends.base import LogLine
 from airflow_raytpu.backends.rayapi import RayApi
-from airflow_raytpu.backends.simulated import cluster, seen
+from airflow_raytpu.backends.simulated import cluster, orphans, seen
 from airflow_raytpu.backends.simulated.cluster import Cluster
 from airflow_raytpu.backends.simulated.state import Phase
 from airflow_raytpu.model.errors import (
@@ -21,6 +21,7 @@ from airflow_raytpu.model.errors import (
     PathError,
 )
 from airflow_raytpu.model.observation import ClusterState, JobState, Observation
+from airflow_raytpu.model.orphans import Orphan
 from airflow_raytpu.model.request import RayRequest
 from airflow_raytpu.model.slices import SliceCondition, SliceState
 
@@ -111,6 +112,12 @@ class SimulatedBackend:
             raise LostError(f"There is no cluster {cluster_name}. {why}".strip(), "Run its cluster task again.")
         found.beat()
         return await self._slices(found)
+
+    async def orphans(self, deployment: str, older_than_s: float) -> list[Orphan]:
+        return await asyncio.to_thread(orphans.find, self._root, deployment, older_than_s)
+
+    async def reap(self, orphan: Orphan) -> bool:
+        return await asyncio.to_thread(orphans.end, self._root, orphan)
 
     async def close(self) -> None:
         apis, self._apis = list(self._apis.values()), {}

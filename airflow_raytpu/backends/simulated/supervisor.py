@@ -75,6 +75,7 @@ class Supervisor:
         self._ports: dict[_Key, int] = {}
         self._awaited: dict[int, float] = {}
         """When to make which slice, on the clock of :func:`time.monotonic`."""
+        self._tried: set[int] = set()
         self._making: int | None = None
 
     def run(self) -> int:
@@ -114,6 +115,7 @@ class Supervisor:
             detail="starting the Ray nodes",
         )
         first = [index for index, part in enumerate(self._record.slices) if not part.awaited]
+        self._tried.update(first)
         (self._folder / NODES).mkdir(exist_ok=True)
         self._bring_up([(None, layout.head(place, dashboard_port)), *self._host_plans(place, first)])
         self._prove(place, first)
@@ -224,8 +226,10 @@ class Supervisor:
         """Bring up a slice that is late or was lost; where that fails it will be tried again."""
         del self._awaited[index]
         part = self._record.slices[index]
-        there_before = any(host.launcher for host in part.hosts)
-        name = f"{cluster.short_name(self._record.name)}-{next(self._numbers)}" if there_before else part.name
+        # A name is used once: Ray may still take hosts of an earlier try for living ones.
+        used = index in self._tried
+        name = f"{cluster.short_name(self._record.name)}-{next(self._numbers)}" if used else part.name
+        self._tried.add(index)
         hosts = tuple(replace(host, launcher=None, raylet=0) for host in part.hosts)
         self._record = self._record.with_slice(index, name=name, hosts=hosts)
         self._write()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,37 @@ async def test_a_file_that_speaks_for_another_attempt_is_not_heard(request_: Ray
     assert await outbox.read(request_) == (None, None)
 
 
-async def test_a_file_that_is_not_json_is_an_error_that_names_it(request_: RayRequest) -> None:
-    put(request_, "result", "{")
-    with pytest.raises(PathError, match="result"):
-        await outbox.read(request_)
+@pytest.mark.parametrize("what", ["progress", "result"])
+@pytest.mark.parametrize("text", ["", "{", "[]", "7", '{"request": "%s"', "\x00\x00"])
+async def test_a_file_that_was_cut_off_is_as_good_as_absent(request_: RayRequest, what: str, text: str, caplog) -> None:
+    put(request_, what, text % request_.name if "%" in text else text)
+    assert await outbox.read(request_) == (None, None)
+    assert f"The {what} of {request_.name} cannot be read" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("what", "fields"),
+    [
+        ("progress", {}),
+        ("progress", {"phase": "training", "at": "soon"}),
+        ("progress", {"phase": "training", "at": float("nan")}),
+        ("progress", {"phase": "training", "at": 1.0, "done": "3"}),
+        ("progress", {"phase": 7, "at": 1.0}),
+        ("result", {"value": [1]}),
+        ("result", {"code": None}),
+    ],
+)
+async def test_a_file_that_was_edited_into_something_else_is_as_good_as_absent(
+    request_: RayRequest, what: str, fields: dict[str, Any]
+) -> None:
+    put(request_, what, json.dumps({"request": request_.name, **fields}))
+    assert await outbox.read(request_) == (None, None)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]"])
+async def test_a_note_of_submission_that_was_cut_off_does_not_make_a_second_job(
+    request_: RayRequest, text: str
+) -> None:
+    put(request_, "submitted", text)
+    with pytest.raises(PathError, match="submitted"):
+        await outbox.submitted(request_)

@@ -145,6 +145,13 @@ async def test_something_else_that_answers_is_unreachable(ray: RayDashboard, api
         await api.serve_status()
 
 
+async def test_a_refusal_to_speak_of_a_job_is_no_word_on_it(ray: RayDashboard, api: RayApi) -> None:
+    for ask in (api.get_job, api.stop_job):
+        ray.faults[:] = [400]
+        with pytest.raises(BackendUnreachable, match="is not Ray's"):
+            await ask("job")
+
+
 async def test_the_token_is_never_in_an_error(ray: RayDashboard, api: RayApi) -> None:
     ray.faults = [500] * 20
     with pytest.raises(BackendUnreachable) as caught:

@@ -106,7 +106,7 @@ def test_it_is_a_task_like_any_other():
     assert again.get_task("embed").upstream_task_ids == {"cluster"}
     assert again.get_task("last").upstream_task_ids == {"first"}
     assert again.get_task("last").operator_name == "@task.ray_tpu"
-    assert again.get_task("cluster_teardown").upstream_task_ids == {"cluster", "first"}
+    assert again.get_task("cluster_teardown").upstream_task_ids == {"cluster", "embed", "first"}
 
 
 LIMIT = 3

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from airflow_raytpu import cli
 from airflow_raytpu.model.errors import RequestError
+from airflow_raytpu.model.identity import CLUSTER_NAME_LIMIT, Identity
 
 EXAMPLES = Path(__file__).parents[3] / "dags"
 
@@ -35,6 +36,14 @@ with DAG("more", schedule=None, params={"steps": Param(type="integer"), **slice_
         input="gs://bucket/" + "long/" * 30 + "{{ ds }}", output="/out/{{ run_id }}", slice="v6e:4x4*2",
         storage_path="gs://bucket/{{ var.value.root }}", execution_timeout=timedelta(minutes=30))
     RayServeDeployOperator(task_id="serve", app="json:dumps", cluster="shared")
+"""
+SHARED = """
+from airflow.sdk import DAG
+from airflow_raytpu.operators import RayTpuClusterOperator
+
+with DAG("shared", schedule=None, params={"team": "a", "nobody": ""}):
+    RayTpuClusterOperator(task_id="cluster", slice="v6e:4x4", name="team-{{ params.team }}", conn_id="prod")
+    RayTpuClusterOperator(task_id="nameless", slice="v6e:4x4", name="{{ params.nobody }}", conn_id="prod")
 """
 BROKEN = """
 from airflow.sdk import DAG
@@ -219,6 +228,19 @@ def test_the_kubernetes_objects(production, explain, here):
     assert template["nodeSelector"]["cloud.google.com/gke-spot"] == "true"
     text = here("prod", folder=production).output
     assert "RayJob ml/prod-own-<run> on a cluster of its own" in text.replace("\n             ", "")
+
+
+def test_a_shared_cluster_is_shown_as_it_will_be_in_every_run(here, production, tmp_path):
+    (tmp_path / "shared.py").write_text(SHARED)
+    done = here("shared", "--output", "yaml", folder=tmp_path)
+    assert done.exit_code == 1, done.stderr
+    named, nameless = yaml.safe_load(done.stdout)
+    owner = Identity(deployment="airflow", dag_id="", task_id="team-a", run_id="")
+    assert named["name"] == named["manifest"]["metadata"]["name"] == owner.remote_name(CLUSTER_NAME_LIMIT)
+    assert named["manifest"]["metadata"]["annotations"]["airflow-raytpu/owner"] == owner.owner()
+    assert [each["cause"] for each in nameless["findings"] if each["level"] == "error"] == [
+        "name is '', which names no cluster."
+    ]
 
 
 def test_options_that_cannot_be_are_refused_in_the_dag_file(here, production):

@@ -77,6 +77,14 @@ def test_simulated_slices_know_no_kubernetes_options(connections):
     assert RayTpuHook().place().options_of({"provisioning": "spot"}) == {}
 
 
+def test_a_task_cannot_name_a_namespace_that_nobody_would_look_in_later(connections):
+    connections("raytpu_default", backend="kuberay", namespace="ml", image="ray:1", storage="gs://b/x")
+    place = RayTpuHook().place()
+    with pytest.raises(RequestError, match=r"namespace other, and its connection ml\.(?s:.)*conn_id"):
+        place.options_of({"namespace": "other"})
+    assert place.options_of({"namespace": "ml"}) == place.options_of({})
+
+
 async def test_another_connection_that_does_not_exist_is_an_error(connections):
     with pytest.raises(RequestError, match=r"no connection 'prod'\.\n.*raytpu_default") as caught:
         RayTpuHook("prod").place()

@@ -95,6 +95,8 @@ def test_a_binding_binds_its_role(name, kind):
         {**group, "kind": kind, "name": role["metadata"]["name"]} for role in roles
     ]
     assert all([subject["kind"] for subject in each["subjects"]] == ["ServiceAccount"] for each in bindings)
+    # The API server refuses an account without one, whatever namespace kubectl was given.
+    assert all(subject.get("namespace") for each in bindings for subject in each["subjects"])
 
 
 async def test_a_real_binding_of_the_role_lets_just_that_happen():

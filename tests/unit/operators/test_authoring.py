@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import logging
 from datetime import timedelta
 from unittest.mock import Mock
@@ -21,11 +22,13 @@ from airflow_raytpu.model.errors import (
     RequestError,
     SliceShapeError,
 )
+from airflow_raytpu.model.kuberay import BucketMount, CpuGroup, KubeRayOptions, Provisioning
 from airflow_raytpu.operators import (
     IterJaxBatchInferenceOperator,
     JaxTrainerOperator,
     RayServeDeployOperator,
     RayTpuClusterOperator,
+    RayTpuJobOperator,
 )
 from tests.doubles.airflow_side import TaskInstance, context
 from tests.doubles.scripted import ScriptedBackend, running, starting
@@ -110,6 +113,54 @@ def test_a_mapped_job_may_run_on_a_cluster():
         )
     again = DagSerialization.from_dict(DagSerialization.to_dict(dag))
     assert again.get_task("train").upstream_task_ids == {"cluster"}
+
+
+def test_a_teardown_waits_for_mapped_users_however_they_name_the_cluster():
+    """Else it takes the cluster away from under them, and they begin before it is there."""
+    with DAG("mapped", schedule=None) as dag:
+        cluster = RayTpuClusterOperator(task_id="cluster", slice="v6e:4x4")
+        configs = [{"steps": 1}, {"steps": 2}]
+        for name, stated in {"by_task": cluster, "by_output": cluster.output}.items():
+            JaxTrainerOperator.partial(task_id=name, train_loop=FOUND, cluster=stated).expand(train_loop_config=configs)
+
+            @task.ray_tpu(task_id=f"function_{name}", cluster=stated)
+            def work(number):
+                return number
+
+            work.expand(number=[1, 2])
+        JaxTrainerOperator.partial(task_id="elsewhere", train_loop=FOUND, slice="v6e:4x4").expand(
+            train_loop_config=configs
+        )
+        cluster >> dag.get_task("elsewhere")
+        cluster.teardown()
+    again = DagSerialization.from_dict(DagSerialization.to_dict(dag))
+    users = {"by_task", "by_output", "function_by_task", "function_by_output"}
+    assert again.get_task("cluster_teardown").upstream_task_ids == {"cluster", *users}
+    assert all(again.get_task(user).upstream_task_ids == {"cluster"} for user in users)
+
+
+def test_every_argument_for_kubernetes_survives_serialisation():
+    options = KubeRayOptions(
+        provisioning=Provisioning.SPOT,
+        env={"DAY": "{{ ds }}"},
+        tolerations=({"key": "a", "operator": "Exists"},),
+        cpu_groups=(CpuGroup(name="load", replicas=2, cpus=4),),
+        buckets=(BucketMount(bucket="data", path="/data"),),
+    )
+    plain = {**options.to_dict(), "env": {"DAY": "{{ ds }}"}}
+    with DAG("options", schedule=None) as dag:
+        RayTpuClusterOperator(task_id="cluster", slice="v6e:4x4*2", name="{{ ds }}", min_idle_slices=1, kuberay=options)
+        train(kuberay=options)
+        score(kuberay=plain)
+        RayTpuJobOperator.partial(task_id="mapped", run=FOUND, slice="v6e:4x4", kuberay=options).expand(op_args=[[1]])
+    data = json.loads(json.dumps(DagSerialization.to_dict(dag)))
+    DagSerialization.validate_schema(data)
+    again = DagSerialization.from_dict(data)
+    for task_id in ("cluster", "train", "score"):
+        assert again.get_task(task_id).kuberay == plain
+        assert dag.get_task(task_id).kuberay == plain
+    assert again.get_task("cluster").name == "{{ ds }}"
+    assert " at 0x" not in json.dumps(data)
 
 
 def test_the_dag_survives_serialisation(dag):

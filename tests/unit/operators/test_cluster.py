@@ -89,3 +89,31 @@ async def test_idle_slices_are_part_of_the_request(place_with):
     templated.slice = "v6e:4x4"
     with pytest.raises(AirflowFailException, match="min_idle_slices is 2 of a cluster with 1 slice"):
         await templated.aexecute(context(TaskInstance(task_id="cluster")))
+
+
+@pytest.mark.parametrize("rendered", [None, "", " ", "None"])
+async def test_a_name_that_renders_to_nothing_is_no_cluster_of_the_runs_own(rendered, place_with):
+    backend = ScriptedBackend([starting()])
+    place_with(backend)
+    with DAG("digits", schedule=None):
+        cluster = RayTpuClusterOperator(task_id="cluster", slice="v6e:4x4", name="{{ params.team }}")
+    cluster.name = rendered
+    with pytest.raises(AirflowFailException, match="names no cluster"):
+        await cluster.aexecute(context(TaskInstance(task_id="cluster")))
+    assert backend.requests == []
+
+
+@pytest.mark.parametrize("name", ["", "None"])
+def test_a_name_that_is_none_is_refused_when_the_dag_is_parsed(name):
+    with DAG("digits", schedule=None), pytest.raises(RequestError, match="names no cluster"):
+        RayTpuClusterOperator(task_id="cluster", slice="v6e:4x4", name=name)
+
+
+def test_slices_that_the_autoscaler_gave_back_are_not_waited_for():
+    """Only a job's demand brings one back, and a task that waits for idle slices makes none."""
+    scaled = {"autoscaling": True, "min_slices": 1}
+    with DAG("digits", schedule=None):
+        with pytest.raises(RequestError, match=r"min_idle_slices is 2, and min_slices(?s:.)*Set min_slices to 2"):
+            RayTpuClusterOperator(task_id="c", slice="v6e:4x4*2", name="team", min_idle_slices=2, kuberay=scaled)
+        RayTpuClusterOperator(task_id="own", slice="v6e:4x4*2", min_idle_slices=2, kuberay=scaled)
+        RayTpuClusterOperator(task_id="enough", slice="v6e:4x4*2", name="team", min_idle_slices=1, kuberay=scaled)

@@ -126,3 +126,14 @@ async def test_a_rendered_value_that_cannot_work_fails_for_good(more, message, p
         await job(**more).aexecute(context(TaskInstance(task_id="job")))
     assert message in str(caught.value)
     assert backend.calls == []
+
+
+@pytest.mark.parametrize("rendered", [None, "", "None", {}])
+async def test_a_cluster_that_renders_to_nothing_is_no_cluster_of_its_own(rendered, place_with):
+    backend = ScriptedBackend([running(at=time.time())])
+    place_with(backend)
+    operator = job(cluster="{{ params.cluster }}")
+    operator.cluster = rendered
+    with pytest.raises(AirflowFailException, match="which is no cluster"):
+        await operator.aexecute(context(TaskInstance(task_id="job")))
+    assert backend.requests == []

@@ -79,6 +79,8 @@ CASES = [
     ("RT132", NOTE, ask(slice=None, open=("slice",)), "known only when the task runs"),
     ("RT133", ERROR, ask(ttl_s=0), "given back at once"),
     ("RT133", WARNING, ask(ttl_s=30), "ttl is 30 s"),
+    ("RT135", WARNING, ask(jax_at_top="digits/train.py:3"), "digits/train.py:3 imports jax as soon as"),
+    ("RT136", ERROR, ask(on_nan="hope"), "on_nan is 'hope'"),
     ("RT134", NOTE, Intent(kind=Kind.TRAIN, slice="v6e:4x4", dag_id="d" * 20, task_id="t" * 20), "first 26 characters"),
 ]
 

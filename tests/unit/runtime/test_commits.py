@@ -2,8 +2,20 @@
 
 import pytest
 
+from airflow_raytpu.model.errors import CheckpointError
 from airflow_raytpu.runtime import files
-from airflow_raytpu.runtime.commits import RECORD, Commit, committed, folder, prune, record, sweep
+from airflow_raytpu.runtime.commits import (
+    RECORD,
+    Commit,
+    best_of,
+    committed,
+    folder,
+    inventory,
+    newest,
+    prune,
+    record,
+    sweep,
+)
 
 
 @pytest.fixture
@@ -76,3 +88,31 @@ def test_what_ray_and_unfinished_saves_leave_is_no_checkpoint(root):
     sweep(root)
 
     assert files.children(root) == ["100", "checkpoint_manager_snapshot.json"]
+
+
+def test_a_checkpoint_that_lost_a_file_or_a_part_of_one_is_passed_over(root, caplog):
+    for step in (100, 200, 300):
+        uri = folder(root, step)
+        files.write_bytes(f"{uri}/d/data", b"xyz")
+        record(Commit(step, uri, "one", files=inventory(uri)))
+    files.write_bytes(f"{folder(root, 300)}/d/data", b"xy")
+    files.remove(f"{folder(root, 200)}/d/data")
+
+    assert newest(root, ["one"]).step == 100
+    assert "300 is torn (d/data has 2 of 3 bytes)" in caplog.text
+    assert "200 is torn (d/data is missing)" in caplog.text
+
+
+def test_the_best_is_never_pruned_and_of_equals_the_newest_stays(root):
+    for step, loss in ((100, 1.0), (200, 1.0), (300, 3.0), (400, 2.0)):
+        record(Commit(step, folder(root, step), "one", {"loss": loss}))
+
+    prune(root, 1, ["one"], ("loss", "min"))
+
+    assert files.children(root) == ["200", "400"]
+    assert best_of(committed(root, ["one"]), ("loss", "max")).step == 400
+
+
+def test_nothing_written_is_nothing_to_commit(root):
+    with pytest.raises(CheckpointError, match="nothing was written"):
+        inventory(folder(root, 100))

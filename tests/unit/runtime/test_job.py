@@ -12,8 +12,9 @@ from airflow_raytpu.model.request import Kind
 from airflow_raytpu.model.verdict import Phase, judge
 from airflow_raytpu.placement.plan import plan
 from airflow_raytpu.placement.topology import TpuSlice
-from airflow_raytpu.runtime import hosts, job
+from airflow_raytpu.runtime import hosts, job, slices
 from airflow_raytpu.runtime.author import AuthorError
+from airflow_raytpu.runtime.faults import first_line
 from airflow_raytpu.runtime.outbox import Outbox
 from airflow_raytpu.runtime.slices import ReservedSlice
 from airflow_raytpu.runtime.survey import Host
@@ -38,6 +39,7 @@ class Clock:
 def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(job, "time", clock)
+    monkeypatch.setattr(slices, "time", clock)
     return clock
 
 
@@ -203,6 +205,11 @@ def test_faults_of_the_place_and_of_the_code_are_counted_apart(run):
         "chip_hours": 16.0,
         "evictions": 2,
         "failures": 1,
+        "causes": [
+            f"failures 1: {first_line(OWN)}",
+            f"evictions 1: {first_line(LOST)}",
+            f"evictions 2: {first_line(LOST)}",
+        ],
     }
 
 

@@ -1,5 +1,7 @@
 """Whose work an attempt goes on from."""
 
+import pytest
+
 from airflow_raytpu.model.result import Outcome
 from airflow_raytpu.runtime import files
 from airflow_raytpu.runtime.lineage import lineage
@@ -28,3 +30,16 @@ def test_never_means_alone(make_request):
     third = make_request(attempt=3)
 
     assert lineage(third, "never") == (third.name,)
+
+
+@pytest.mark.parametrize("cut", [b"", b"{", b"[]", b'{"request": 7}'])
+@pytest.mark.parametrize(
+    ("used", "goes_on"),
+    [(b'{"phase": "FAILED"}', True), (b'{"phase": "SUCCEEDED"}', False), (b"{", False), (b"{}", False)],
+)
+def test_where_a_result_was_cut_off_airflows_mark_tells(make_request, cut, used, goes_on):
+    first, second = (make_request(attempt=attempt) for attempt in (1, 2))
+    files.write_bytes(first.outbox("result"), cut)
+    files.write_bytes(first.outbox("used"), used)
+
+    assert lineage(second) == ((second.name, first.name) if goes_on else (second.name,))

@@ -82,3 +82,13 @@ def test_the_driver_never_imports_jax(tmp_path):
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert found.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b'{"version": 1}', b'{"version": 1, "identity": 7}'])
+def test_a_request_that_was_cut_off_is_refused_in_one_line(make_request, capfd, text):
+    request = make_request()
+    files.write_bytes(request.outbox("request"), text)
+
+    assert driver.main([request.outbox("request")]) == 2
+    assert "holds no whole request" in capfd.readouterr().err
+    assert files.read_json(request.outbox("result")) is None

@@ -1,15 +1,20 @@
 """Who is to blame for a gang that failed, and what is tried again."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from airflow_raytpu.model.errors import BrokenSliceError, LostError, NoSliceError, PlaceError
 from airflow_raytpu.placement.plan import plan
 from airflow_raytpu.placement.topology import TpuSlice
+from airflow_raytpu.runtime import slices
 from airflow_raytpu.runtime import train as train_module
 from airflow_raytpu.runtime.author import AuthorError
 from airflow_raytpu.runtime.commits import Commit, record
 from airflow_raytpu.runtime.loop import call_loop
 from airflow_raytpu.runtime.outbox import Outbox
+from airflow_raytpu.runtime.slices import ReservedSlice
+from airflow_raytpu.runtime.survey import Host
 from airflow_raytpu.runtime.train import TakenError, _Job
 
 AUTHORS = AuthorError("loop raised ValueError on rank 3.", "frames", 2.0)
@@ -50,6 +55,38 @@ def test_whose_fault_it_is(job, errors, expected, text):
 
     assert isinstance(error, expected)
     assert text in str(error)
+
+
+@pytest.mark.parametrize(
+    ("shows_after_s", "expected", "text"),
+    [
+        (15.0, LostError, "host 2 of slice s was lost. The others said: loop raised JaxRuntimeError"),
+        (99.0, AuthorError, "JaxRuntimeError"),
+    ],
+)
+def test_an_echo_is_a_loss_where_a_host_turns_out_to_be_gone(job, monkeypatch, shows_after_s, expected, text):
+    """The other hosts see a broken connection long before Ray calls the host dead."""
+    slept = []
+    clock = SimpleNamespace(time=lambda: 1000.0 + sum(slept), sleep=slept.append)
+    monkeypatch.setattr(slices, "time", clock)
+    hosts = tuple(Host(worker, f"n{worker}", "s", worker) for worker in range(4))
+    monkeypatch.setattr(
+        "ray.nodes",
+        lambda: [
+            {"NodeID": each.node_id, "Alive": each.worker_id != 2 or sum(slept) < shows_after_s} for each in hosts
+        ],
+    )
+    held = ReservedSlice(plan(TpuSlice.parse("v6e:4x4")), None, hosts)
+
+    error = job()._blame({0: ECHO, 1: ECHO}, held)
+
+    assert isinstance(error, expected)
+    assert text in str(error)
+
+
+def test_an_error_of_the_authors_own_is_not_waited_over(job, monkeypatch):
+    monkeypatch.setattr("airflow_raytpu.runtime.faults.loss", None)
+    assert job()._blame({0: ECHO, 3: AUTHORS}, ReservedSlice(None, None, ())) is AUTHORS
 
 
 def test_what_a_failed_start_means(job):
@@ -95,6 +132,11 @@ def test_each_budget_pays_for_its_own(job, monkeypatch):
     value = made.run()
 
     assert (value["failures"], value["evictions"], value["resumed_from"]) == (1, 2, 0)
+    assert value["causes"] == [
+        "evictions 1: the slice is gone  [RT204]",
+        "failures 1: loop raised ValueError on rank 3.",
+        "evictions 2: the slice is gone  [RT204]",
+    ]
     assert restored == [0, 100, 100, 300]
 
 
@@ -144,3 +186,18 @@ def test_a_loop_is_called_as_ray_train_calls_it():
     call_loop(lambda config=None: called.append(config), {"a": 1})
 
     assert called == [{"a": 1}, "nothing", None]
+
+
+@pytest.mark.parametrize(
+    ("began", "reached", "goes_on", "lost_s"),
+    [(0, 150, 100, 20.0), (100, 150, 100, 60.0), (100, 100, 100, 60.0), (0, 0, 0, 60.0), (0, 90, 100, 0.0)],
+)
+def test_of_a_try_that_ended_early_what_is_done_again_is_lost(began, reached, goes_on, lost_s):
+    tally = train_module.Tally()
+    tally.begin(began, 0)
+    tally.hold(45.0)
+    tally.hold(15.0)
+    tally.begin(goes_on, reached)
+    assert (tally.held_s, tally.lost_s, tally.began_from) == (60.0, pytest.approx(lost_s), [began, goes_on])
+    tally.begin(goes_on, goes_on)
+    assert tally.lost_s == pytest.approx(lost_s), "a try that never had a slice loses none of it"

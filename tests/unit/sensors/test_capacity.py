@@ -137,3 +137,13 @@ def test_what_is_rendered_wrong_fails_for_good(place_with, rendered, says, defer
         setattr(waits, name, value)
     with pytest.raises(AirflowFailException, match=says):
         waits.execute(CONTEXT)
+
+
+def test_a_cluster_that_resolves_to_nothing_is_not_any_cluster(place_with):
+    backend = ScriptedBackend(pictures=[[IDLE]])
+    place_with(backend)
+    asked = sensor(cluster="{{ params.cluster }}")
+    asked.cluster = None
+    with pytest.raises(AirflowFailException, match="cluster is None"):
+        asked.execute(CONTEXT)
+    assert backend.calls == []

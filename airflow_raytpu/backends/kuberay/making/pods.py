@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 from airflow_raytpu.backends.kuberay import naming, nodes
@@ -31,7 +32,15 @@ _HEAD_ENVIRONMENT = {
     # Where Serve listens, and where a rollout's smoke requests go: the head alone carries a proxy. Others reach it by
     # the head's Service, whose name only a shared cluster knows beforehand.
     "RAYTPU_ENDPOINT": f"http://0.0.0.0:{SERVE_PORT}",
+    # A host that refuses connections is gone after 4 s (by default 15 s), a silent one after 18 s (65 s). Until then
+    # what the others say of it looks like the author's error.
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "5000",
+    "RAY_health_check_failure_threshold": "3",
 }
+
+_ALIVE = {"httpGet": {"path": "/api/healthz", "port": 52365}, "initialDelaySeconds": 10, "failureThreshold": 10}
+"""Whether Ray's agent on a worker is well, as KubeRay asks of other workers (1.7, Ray 2.53 and up)."""
 
 
 def head(request: RayRequest, options: KubeRayOptions) -> dict[str, Any]:
@@ -65,6 +74,9 @@ def worker(request: RayRequest, options: KubeRayOptions, group: WorkerGroup, tpu
     spec["restartPolicy"] = "Never"
     if options.grace_s is not None:
         spec["terminationGracePeriodSeconds"] = round(options.grace_s)
+    if request.kind is Kind.SERVE:
+        # KubeRay's own asks for a proxy of Serve on each worker (1.7), and only the head has one.
+        container["readinessProbe"] = deepcopy(_ALIVE)
     if group.tpus:
         _on_tpus(container, spec, options, group, tpu_slice)
     return template

@@ -36,7 +36,7 @@ def configuration(request: RayRequest) -> dict[str, Any]:
 def application(request: RayRequest) -> dict[str, Any]:
     """One application. The version is its content, so that equal requests are one version."""
     arguments = request.arguments
-    content = {name: arguments[name] for name in ("app", "app_args", "model", "route_prefix")}
+    content = {name: arguments.get(name) for name in ("app", "app_args", "model", "route_prefix", "replica")}
     text = json.dumps({**content, "code": request.code}, sort_keys=True)
     return {
         "name": arguments["name"],

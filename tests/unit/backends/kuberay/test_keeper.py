@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.client
+
 import pytest
 
 from airflow_raytpu.backends.kuberay import life, naming
@@ -109,3 +111,42 @@ def test_a_cluster_without_a_time_to_live_is_kept(k, account, clock, cluster):
     clock.at += 1e6
     keeper.look()
     assert cluster() is not None
+
+
+def test_a_look_that_comes_with_the_end_keeps_the_cluster(k, account, clock, cluster, monkeypatch):
+    keeper = Keeper(k.url, account, "shared", clock)
+    keeper.look()
+    clock.at += 400
+    ask = keeper._ask
+
+    def beaten(method, body=None):
+        if method == "DELETE":
+            k.edit("rayclusters", "shared", life.beat(2000))
+        return ask(method, body)
+
+    monkeypatch.setattr(keeper, "_ask", beaten)
+    assert keeper.look()
+    assert cluster() is not None
+    clock.at += 290
+    assert keeper.look()
+    assert cluster() is not None, "the look counts from when it came"
+
+
+@pytest.mark.parametrize("missing", ["namespace", "token"])
+def test_a_pod_without_an_account_keeps_its_head(k, account, clock, cluster, missing, capsys):
+    """A container that ends makes the head look broken, and with the autoscaler it is not started again."""
+    (account / missing).unlink()
+    keeper = Keeper(k.url, account, "shared", clock)
+    clock.at += 400
+    assert keeper.look()
+    assert "FileNotFoundError" in capsys.readouterr().err
+    assert cluster() is not None
+
+
+def test_an_answer_cut_short_is_tried_again(account, clock, monkeypatch, capsys):
+    def cut(*_, **__):
+        raise http.client.IncompleteRead(b"{")
+
+    monkeypatch.setattr("urllib.request.urlopen", cut)
+    assert Keeper("http://localhost", account, "shared", clock).look()
+    assert "IncompleteRead" in capsys.readouterr().err

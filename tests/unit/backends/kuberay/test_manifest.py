@@ -14,6 +14,7 @@ from airflow_raytpu.model.errors import ManifestError, RequestError, SliceShapeE
 from airflow_raytpu.model.kuberay import KubeRayOptions
 from airflow_raytpu.model.request import Kind
 from airflow_raytpu.runtime.serve import configuration
+from airflow_raytpu.runtime.slices import LOSS_SHOWS_S
 from tests.unit.backends.kuberay import admission
 from tests.unit.backends.kuberay.scenarios import IDENTITY, IMAGE, NOW, SCENARIOS, made, request
 
@@ -217,3 +218,23 @@ def test_a_request_from_json_makes_the_same_object():
 def test_nothing_of_airflow_or_kubernetes_is_needed():
     with pytest.raises(RequestError):
         made(replace(request(), slice="nonsense"))
+
+
+def test_workers_of_a_service_are_not_asked_for_a_proxy_that_only_the_head_has():
+    """KubeRay's own probe of them asks for one, and they would never be ready; it leaves a stated probe alone."""
+    probes = [template["spec"]["containers"][0].get("readinessProbe") for template in _workers(Kind.SERVE)]
+    assert [probe["httpGet"] for probe in probes] == [{"path": "/api/healthz", "port": 52365}]
+    assert all("readinessProbe" not in each["spec"]["containers"][0] for each in _workers(Kind.TRAIN))
+
+
+def test_a_lost_host_is_known_before_the_others_words_of_it_are_believed():
+    """Ray's check of hosts, as the head's environment sets it, against the time that a loss is given to show."""
+    head = admission.cluster(made(request()))["headGroupSpec"]["template"]["spec"]["containers"][0]
+    stated = {each["name"]: each.get("value") for each in head["env"]}
+    period, timeout = (int(stated[f"RAY_health_check_{what}_ms"]) / 1000 for what in ("period", "timeout"))
+    assert int(stated["RAY_health_check_failure_threshold"]) * (period + timeout) < LOSS_SHOWS_S
+
+
+def _workers(kind):
+    groups = admission.cluster(made(request(kind, "v6e:4x4")))["workerGroupSpecs"]
+    return [group["template"] for group in groups]

@@ -1,0 +1,166 @@
+"""Saves beside the loop: one at a time, proven before they count, and never quietly lost."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from airflow_raytpu.model.errors import CheckpointError, LostError, RayTpuError
+from airflow_raytpu.model.policies import CheckpointPolicy
+from airflow_raytpu.runtime import files, trees
+from airflow_raytpu.runtime.agreement import Board
+from airflow_raytpu.runtime.commits import Commit, folder, inventory, prune, record
+
+_ABANDON_S = 10.0
+_FAREWELL_S = 30.0
+
+log = logging.getLogger(__name__)
+
+
+class Saver:
+    """One rank's part in the saves of a run. Whether a save counts is rank 0's word, which all ranks hear.
+
+    :param board: ``None`` where there is one rank.
+    :param make: makes Orbax's checkpointer.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        request: str,
+        policy: CheckpointPolicy,
+        lineage: tuple[str, ...],
+        rank: int,
+        board: Board | None,
+        make: Callable[[float], Any] | None = None,
+    ) -> None:
+        self._root, self._request, self._policy, self._lineage = root, request, policy, lineage
+        self._rank, self._board, self._make = rank, board, make or _orbax
+        self._orbax: Any = None
+        self._thread: threading.Thread | None = None
+        self._saving: Commit | None = None
+        self._error = ""
+        self._failures = 0
+        self.commit: Commit | None = None
+        self.blocked_s = 0.0
+
+    def save(self, step: int, state: Any, metrics: Mapping[str, float]) -> None:
+        """Begin to save; returns once the state is copied off the devices. The save before must be settled."""
+        import orbax.checkpoint as ocp
+
+        began = time.monotonic()
+        commit = Commit(step, folder(self._root, step), self._request, metrics, time.time())
+        self._saving, self._error = commit, ""
+        leaves = trees.leaves(state) if self._rank == 0 else {}
+        try:
+            if self._orbax is None:
+                self._orbax = self._make(self._policy.longest_save)
+            self._orbax.save(files.native(commit.uri), args=ocp.args.StandardSave(state), force=True)
+        except Exception as error:  # noqa: BLE001 - whatever storage does, it is told in settle
+            self._error = _first_line(error)
+        self._thread = threading.Thread(target=self._finish, args=(commit, leaves), name=f"commit {step}", daemon=True)
+        self._thread.start()
+        self.blocked_s += time.monotonic() - began
+
+    def settle(self, last: bool = False) -> Commit | None:
+        """Wait for the save under way; what it committed, ``None`` where nothing was or it failed.
+
+        :param last: nothing comes after it, so it must not have failed.
+        :raises CheckpointError: it failed, and was the last, or one too many.
+        :raises LostError: it is stuck.
+        """
+        thread, commit = self._thread, self._saving
+        if thread is None or commit is None:
+            return None
+        began = time.monotonic()
+        thread.join(self._policy.longest_save + _FAREWELL_S)
+        self.blocked_s += time.monotonic() - began
+        if thread.is_alive():
+            raise LostError(
+                f"The save of step {commit.step:,} has not ended within {self._policy.longest_save:.0f} s.",
+                f"Look at {self._root}; raise CheckpointPolicy(longest_save=...) if a save takes that long.",
+            )
+        self._thread = self._saving = None
+        if not self._error:
+            self._failures = 0
+            return self.commit
+        self._fail(commit, last)
+        return None
+
+    def abandon(self) -> None:
+        """The loop has failed: let a save under way end, if it can soon."""
+        if self._thread is not None:
+            self._thread.join(_ABANDON_S)
+
+    def close(self) -> None:
+        """After the last :meth:`settle`."""
+        if self._orbax is not None:
+            self._orbax.close()
+
+    def _fail(self, commit: Commit, last: bool) -> None:
+        self._failures += 1
+        # After a failure Orbax may still wait for its own threads: the next save gets a new one.
+        self._orbax = None
+        good = f"The last good one is step {self.commit.step:,} ({self.commit.uri})." if self.commit else ""
+        cause = f"The checkpoint of step {commit.step:,} could not be saved: {self._error}"
+        allowed = self._policy.failed_saves
+        if last or self._failures >= allowed:
+            count = "it was the last one" if last else f"{self._failures} saves have failed one after another"
+            raise CheckpointError(
+                f"{cause} ({count}). {good}".rstrip(),
+                f"Look at the space and the permissions of {self._root}; every host must reach it.",
+            )
+        log.warning("%s (%d of %d in a row). %s Going on.", cause, self._failures, allowed, good)
+
+    def _finish(self, commit: Commit, leaves: trees.Leaves) -> None:
+        """In a thread of its own: wait for the data, prove it, and make it count."""
+        topic = f"saved {commit.step}"
+        try:
+            if not self._error:
+                self._orbax.wait_until_finished()
+                if self._rank == 0:
+                    commit = self._prove(commit, leaves)
+        except Exception as error:  # noqa: BLE001 - told in settle
+            self._error = _first_line(error)
+        try:
+            if self._rank and self._board is not None:
+                # Rank 0 has the last word, so that all ranks count the same failures.
+                self._error = self._board.hear(topic, self._policy.longest_save)["error"]
+            elif self._board is not None:
+                self._board.say(topic, {"error": self._error})
+        except Exception as error:  # noqa: BLE001 - told in settle
+            self._error = _first_line(error)
+        if not self._error:
+            self.commit = commit
+
+    def _prove(self, commit: Commit, leaves: trees.Leaves) -> Commit:
+        """Look at what was written, then write the record, then remove what is superseded.
+
+        :raises CheckpointError: something is missing.
+        """
+        if lacks := trees.mismatch(leaves, trees.stored(files.native(commit.uri)), types=False):
+            raise CheckpointError(f"what was written is not what was saved: {lacks}")
+        commit = replace(commit, files=inventory(commit.uri))
+        record(commit)
+        log.info("checkpoint %d committed in %.2f s", commit.step, time.time() - commit.at)
+        try:
+            prune(self._root, self._policy.keep, self._lineage, self._policy.best)
+        except OSError as error:
+            log.warning("Superseded checkpoints could not be removed from %s: %s", self._root, error)
+        return commit
+
+
+def _orbax(longest_s: float) -> Any:
+    import orbax.checkpoint as ocp
+
+    options = ocp.options.AsyncOptions(timeout_secs=max(1, int(longest_s)))
+    return ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler(), async_options=options)
+
+
+def _first_line(error: BaseException) -> str:
+    text = (error.cause if isinstance(error, RayTpuError) else str(error)).strip()
+    return text.splitlines()[0] if text else type(error).__name__
