@@ -8,7 +8,7 @@ import pytest
 
 from airflow_raytpu.model.errors import CheckpointError, DivergedError, LostError, PathError
 from airflow_raytpu.model.policies import CheckpointPolicy
-from airflow_raytpu.runtime import checkpoints, files, trees
+from airflow_raytpu.runtime import checkpoints, files, saving, trees
 from airflow_raytpu.runtime.checkpoints import Session
 from airflow_raytpu.runtime.commits import committed
 
@@ -112,6 +112,19 @@ def test_outside_a_task_the_loop_runs_unsaved():
     checkpoints.step(1, "state", {"loss": 1.0})
 
 
+def quick():
+    """After a save that failed, Orbax's threads wait as long as this, and the interpreter for them."""
+    import orbax.checkpoint as ocp
+
+    return ocp.options.AsyncOptions(timeout_secs=5)
+
+
+@pytest.fixture(autouse=True)
+def threads_that_end(monkeypatch):
+    make = saving._orbax
+    monkeypatch.setattr(saving, "_orbax", lambda longest_s: make(min(longest_s, 5)))
+
+
 class Slow:
     """Orbax, but a save ends only when the gate is open, and some fail."""
 
@@ -123,7 +136,7 @@ class Slow:
         import orbax.checkpoint as ocp
 
         self.made += 1
-        self.inner = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())
+        self.inner = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler(), async_options=quick())
         return self
 
     def save(self, path, args, force):
@@ -179,16 +192,6 @@ def test_too_many_failed_saves_in_a_row_fail_the_task(jax, make_session, reporte
         train(session, lambda: {"x": jax.numpy.zeros(2)}, 100)
 
     assert steps(session) == [20]
-
-
-def test_storage_that_refuses_is_a_failed_save(jax, make_session, tmp_path, reported):
-    (tmp_path / "file").write_text("no folder")
-    session = make_session(
-        root=(tmp_path / "file" / "x").as_uri(), policy=CheckpointPolicy(failed_saves=1, longest_save=1)
-    )
-
-    with pytest.raises(CheckpointError, match="could not be saved"):
-        train(session, lambda: {"x": jax.numpy.zeros(2)}, 3)
 
 
 def test_a_save_that_is_stuck_ends_the_try(jax, make_session, reported, monkeypatch):
