@@ -11,6 +11,7 @@ from airflow_raytpu.backends.rayslices import OWNER
 from airflow_raytpu.model.errors import BackendUnreachable, ForeignObjectError, RequestError
 from airflow_raytpu.model.request import RayRequest
 
+ENTRYPOINT = "python -m airflow_raytpu.runtime"
 _POLL_S = 1.0
 _STOP_WITHIN_S = 36.0
 """A little more than the 30 s that Ray leaves a job between SIGTERM and SIGKILL on clusters of ours."""
@@ -18,7 +19,7 @@ _STOP_WITHIN_S = 36.0
 
 def entrypoint(request: RayRequest) -> str:
     """The job's command line: our own words and the address of the request's file, never the author's text."""
-    return f"python -m airflow_raytpu.runtime {shlex.quote(request.outbox('request'))}"
+    return f"{ENTRYPOINT} {shlex.quote(request.outbox('request'))}"
 
 
 def runtime_env(request: RayRequest) -> dict[str, str]:

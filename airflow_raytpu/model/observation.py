@@ -68,7 +68,7 @@ class Progress:
 
         :raises RequestError: it is no progress.
         """
-        return reading.newer("progress", cls, data)  # type: ignore[no-any-return]
+        return reading.newer("progress", cls, data)
 
     def describe(self) -> str:
         """One line for a log: ``step 1,400/2,000  loss 0.213  13.5 steps/s  ETA 0:44  (message)``."""

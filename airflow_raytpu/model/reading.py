@@ -7,9 +7,11 @@ import enum
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from airflow_raytpu.model.errors import RequestError
+
+_T = TypeVar("_T")
 
 _KINDS: dict[str, tuple[type[Any], str]] = {
     "str": (str, "text"),
@@ -25,7 +27,7 @@ def kinds_of(kind: type[Any]) -> dict[str, str]:
     return {each.name: str(each.type) for each in fields(kind)}
 
 
-def record(where: str, kind: type[Any], value: Any) -> Any:
+def record(where: str, kind: type[_T], value: Any) -> _T:
     """*value* as the dataclass *kind*, whose fields are plain values.
 
     :param where: what the value is called, for the error.
@@ -35,16 +37,16 @@ def record(where: str, kind: type[Any], value: Any) -> Any:
         return value
     if not isinstance(value, Mapping):
         raise wrong(where, value, "an object")
-    kinds = kinds_of(kind)
+    kinds, described = kinds_of(kind), cast(Any, kind)
     found = {known(key, list(kinds), where): plain(f"{where}.{key}", kinds[key], each) for key, each in value.items()}
-    due = [each.name for each in fields(kind) if each.default is each.default_factory is MISSING]
+    due = [each.name for each in fields(described) if each.default is each.default_factory is MISSING]
     missing = [name for name in due if name not in found]
     if missing:
         raise RequestError(f"{where} lacks {' and '.join(missing)}.", f"It has {', '.join(kinds)}.")
     return kind(**found)
 
 
-def newer(where: str, kind: type[Any], value: Any) -> Any:
+def newer(where: str, kind: type[_T], value: Any) -> _T:
     """*value* as the dataclass *kind*, as it stands in a file that a newer release may have written, or a bad disk.
 
     Unknown keys are left aside; what is known must be whole.
@@ -60,7 +62,7 @@ def newer(where: str, kind: type[Any], value: Any) -> Any:
     return record(where, kind, value)
 
 
-def records(where: str, kind: type[Any], value: Any) -> tuple[Any, ...]:
+def records(where: str, kind: type[_T], value: Any) -> tuple[_T, ...]:
     """A list of *kind*, as :func:`record`."""
     return tuple(record(f"{where}[{index}]", kind, each) for index, each in enumerate(listed(where, value)))
 

@@ -39,4 +39,4 @@ class Outcome:
 
         :raises RequestError: it is no outcome.
         """
-        return reading.newer("result", cls, data)  # type: ignore[no-any-return]
+        return reading.newer("result", cls, data)

@@ -77,6 +77,16 @@ def write_json(uri: str, value: Any) -> None:
     write_bytes(uri, json.dumps(value, allow_nan=False).encode())
 
 
+def make_folder(uri: str) -> None:
+    """Make the folder *uri* where folders are a thing of their own; one that is there is no error.
+
+    :raises OSError: storage refuses.
+    """
+    filesystem, path = locate(uri)
+    if isinstance(filesystem, fs.LocalFileSystem):
+        filesystem.create_dir(path, recursive=True)
+
+
 def remove(uri: str) -> None:
     """Remove a file, or a folder with all in it; nothing there is no error."""
     filesystem, path = locate(uri)

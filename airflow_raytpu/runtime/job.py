@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any
 
 import ray
@@ -16,12 +16,12 @@ from airflow_raytpu.placement.plan import SlicePlan, plan
 from airflow_raytpu.placement.topology import TpuSlice
 from airflow_raytpu.runtime import relay, slices
 from airflow_raytpu.runtime.author import AuthorError
-from airflow_raytpu.runtime.faults import first_line
 from airflow_raytpu.runtime.hosts import Hosts, session_folder
 from airflow_raytpu.runtime.launch import EVICTED, Launch
 from airflow_raytpu.runtime.outbox import Outbox
 from airflow_raytpu.runtime.slices import ReservedSlice, Tenancy
 from airflow_raytpu.runtime.survey import own_slice
+from airflow_raytpu.runtime.tally import Tally
 
 _BEAT_S = 10.0
 """How often a program that tells nothing is said to be alive."""
@@ -47,41 +47,19 @@ def run(request: RayRequest, outbox: Outbox) -> Mapping[str, Any]:
     return _Job(request, outbox, plan(shape)).run()
 
 
-@dataclass
-class _Tally:
-    """What the tries of one attempt have cost so far."""
-
-    failures: int = 0
-    evictions: int = 0
-    held_s: float = 0.0
-    causes: list[str] = field(default_factory=list)
-
-
 class _Job:
     def __init__(self, request: RayRequest, outbox: Outbox, slice_plan: SlicePlan) -> None:
         self._request, self._outbox, self._plan = request, outbox, slice_plan
         self._arguments = request.arguments
-        self._tally = _Tally()
+        self._tally = Tally()
 
     def run(self) -> Mapping[str, Any]:
         with Tenancy(self._plan, self._seen) as tenancy:
             while True:
                 try:
                     return self._try(tenancy)
-                except AuthorError as error:
-                    self._spend("failures", error)
-                except LostError as error:
-                    self._spend("evictions", error)
-
-    def _spend(self, budget: str, error: AuthorError | LostError) -> None:
-        used = getattr(self._tally, budget) + 1
-        allowed = self._arguments[budget]
-        if used > allowed:
-            raise error
-        setattr(self._tally, budget, used)
-        self._tally.causes.append(f"{budget} {used}: {first_line(error)}")
-        log.warning("%s\n%s of %s %s used; starting again.", error, used, allowed, budget)
-        self._outbox.tell(phase="starting again", message=f"{used} of {allowed} {budget} used")
+                except (AuthorError, LostError) as error:
+                    self._tally.spend(error, self._arguments, self._outbox)
 
     def _seen(self, seen: str) -> None:
         """What is seen while a slice is waited for. A second wait has a time of its own, so it is no stall."""
@@ -92,8 +70,8 @@ class _Job:
         limits = self._request.limits
         self._outbox.tell(phase="waiting for a slice", message="")
         with relay.Pump(self._outbox.flush):
-            again = self._tally.failures + self._tally.evictions
-            held = self._take(tenancy, time.time() + limits.slice_wait_s if again else limits.slice_until)
+            until = time.time() + limits.slice_wait_s if self._tally.tries else limits.slice_until
+            held = self._take(tenancy, until)
         began = time.time()
         slice_at = self._outbox.latest.slice_at or began
         self._outbox.tell(phase="setting up", slice_at=slice_at, message=f"on {', '.join(held.names)}")

@@ -57,6 +57,8 @@ class Saver:
         self._saving, self._error = commit, ""
         leaves = trees.leaves(state) if self._rank == 0 else {}
         try:
+            # Orbax, where it is refused the folder, leaves threads that keep the process from ending (0.12).
+            files.make_folder(self._root)
             if self._orbax is None:
                 self._orbax = self._make(self._policy.longest_save)
             self._orbax.save(files.native(commit.uri), args=ocp.args.StandardSave(state), force=True)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from airflow_raytpu.model.application import REPLICA, configuration
 from airflow_raytpu.model.errors import BackendUnreachable, RolloutError
 from airflow_raytpu.model.request import RayRequest
 from airflow_raytpu.placement.plan import SlicePlan, plan
@@ -29,9 +28,6 @@ _ROLLBACK_S = 120.0
 _SMOKE_SETTLES_S = 10.0
 _SMOKE_TIMEOUT_S = 30.0
 _MESSAGE_LINES = 30
-_REPLICA = "replica"
-"""Argument of a request: the slice of one replica. Argument of the builder: the options that pin it to one."""
-
 _LEVER = "Mend the version and deploy again; the application's replicas have their own logs in the Ray dashboard."
 
 log = logging.getLogger(__name__)
@@ -40,7 +36,7 @@ log = logging.getLogger(__name__)
 def build(args: Mapping[str, Any]) -> Application:
     """Serve's entry point, ``import_path: airflow_raytpu.runtime.serve:build``: the author's application."""
     make = author.load(args["app"])
-    with replicas.given(args.get(_REPLICA)):
+    with replicas.given(args.get(REPLICA)):
         return make(args["model"], **args["app_args"])
 
 
@@ -50,26 +46,6 @@ def run(request: RayRequest, outbox: Outbox) -> Mapping[str, Any]:
     :raises RolloutError: the new version did not become healthy; the last good one serves again.
     """
     return _Rollout(request, outbox, Applications()).run()
-
-
-def configuration(request: RayRequest) -> dict[str, Any]:
-    """Serve's declarative configuration of the request's version. The version is its content. Pure."""
-    arguments = request.arguments
-    content = {name: arguments.get(name) for name in ("app", "app_args", "model", "route_prefix", _REPLICA)}
-    text = json.dumps({**content, "code": request.code}, sort_keys=True)
-    version = hashlib.sha256(text.encode()).hexdigest()[:12]
-    return {
-        "name": arguments["name"],
-        "route_prefix": arguments["route_prefix"],
-        "import_path": "airflow_raytpu.runtime.serve:build",
-        "runtime_env": {"working_dir": request.code},
-        "args": {
-            "app": arguments["app"],
-            "app_args": arguments["app_args"],
-            "model": arguments["model"],
-            "version": version,
-        },
-    }
 
 
 class _Rollout:
@@ -82,7 +58,7 @@ class _Rollout:
         self._smoke: list[dict[str, Any]] = rollout["smoke"]
         self._limits, self._deadline_s = request.limits, rollout["deadline_s"]
         self._until = 0.0
-        replica = request.arguments.get(_REPLICA)
+        replica = request.arguments.get(REPLICA)
         self._plan = plan(TpuSlice.parse(replica)) if replica else None
         route = self._config["route_prefix"].rstrip("/")
         self._url = self._applications.endpoint + route
@@ -99,7 +75,7 @@ class _Rollout:
             self._deploy(self._config)
             running = self._wait_healthy(self._config, self._until)
             if self._plan is not None:
-                replicas.prove(self._plan, self._name, self._config["args"][_REPLICA])
+                replicas.prove(self._plan, self._name, self._config["args"][REPLICA])
             answers = self._smoke_test()
         except (RolloutError, BackendUnreachable) as error:
             raise self._rolled_back(error, good) from error
@@ -123,12 +99,12 @@ class _Rollout:
         """Pin the replica to a free slice; a version that runs already keeps its own."""
         view = self._look()
         theirs = (view.config.get("args") or {}) if view is not None and view.version == self._version else {}
-        chosen = theirs.get(_REPLICA) or replicas.choose(
+        chosen = theirs.get(REPLICA) or replicas.choose(
             slice_plan,
             self._limits.slice_until,
             lambda seen: self._outbox.tell(phase="waiting for a slice", message=seen),
         )
-        self._config = {**self._config, "args": {**self._config["args"], _REPLICA: chosen}}
+        self._config = {**self._config, "args": {**self._config["args"], REPLICA: chosen}}
 
     def _deploy(self, config: Mapping[str, Any]) -> None:
         view = self._applications.view(self._name)

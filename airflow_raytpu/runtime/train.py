@@ -28,6 +28,7 @@ from airflow_raytpu.runtime.loop import Settings, run_loop
 from airflow_raytpu.runtime.outbox import Outbox
 from airflow_raytpu.runtime.slices import ReservedSlice, Tenancy
 from airflow_raytpu.runtime.survey import own_slice
+from airflow_raytpu.runtime.tally import Tally
 from airflow_raytpu.runtime.watch import Watch
 
 if TYPE_CHECKING:
@@ -56,15 +57,15 @@ class TakenError(Exception):
 
 
 @dataclass
-class Tally:
-    """What the tries of one attempt have cost so far."""
+class StepTally(Tally):
+    """With the steps that were done again.
 
-    failures: int = 0
-    evictions: int = 0
-    held_s: float = 0.0
+    :ivar lost_s: seconds that went into steps which were done again.
+    :ivar began_from: the step that each try went on from.
+    """
+
     lost_s: float = 0.0
     began_from: list[int] = field(default_factory=list)
-    causes: list[str] = field(default_factory=list)
     _last_held_s: float = 0.0
 
     def hold(self, seconds: float) -> None:
@@ -102,7 +103,7 @@ class _Job:
         self._lineage = lineage(request, self._arguments["resume"])
         self._inputs = inputs(request.arguments.get("datasets") or {}, slice_plan.workers)
         self._warm_start = warm_start(request)
-        self._tally = Tally()
+        self._tally = StepTally()
         self._until = request.limits.slice_until
 
     def run(self) -> Mapping[str, Any]:
@@ -113,10 +114,8 @@ class _Job:
                 restore = self._choose()
                 try:
                     value = self._started(tenancy, restore)
-                except AuthorError as error:
-                    self._spend("failures", error)
-                except LostError as error:
-                    self._spend("evictions", error)
+                except (AuthorError, LostError) as error:
+                    self._spend(error)
                 else:
                     return self._result(value)
 
@@ -146,15 +145,8 @@ class _Job:
             files.remove(f"{self._root}/{_SNAPSHOT}")
         return found
 
-    def _spend(self, budget: str, error: AuthorError | LostError) -> None:
-        used = getattr(self._tally, budget) + 1
-        allowed = self._arguments[budget]
-        if used > allowed:
-            raise error
-        setattr(self._tally, budget, used)
-        self._tally.causes.append(f"{budget} {used}: {first_line(error)}")
-        log.warning("%s\n%s of %s %s used; starting again.", error, used, allowed, budget)
-        self._outbox.tell(phase="starting again", message=f"{used} of {allowed} {budget} used")
+    def _spend(self, error: AuthorError | LostError) -> None:
+        self._tally.spend(error, self._arguments, self._outbox)
         limits = self._request.limits
         self._until = min(limits.total_until, max(limits.slice_until, time.time() + limits.slice_wait_s))
 

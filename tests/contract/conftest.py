@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ def kubernetes_cluster() -> Iterator[KubernetesCluster]:
 @pytest.fixture(params=["simulated", "kuberay"])
 async def harness(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Harness]:
     """Each backend in turn; what jobs a test leaves behind are stopped."""
-    made: Harness = _MAKERS[request.param](request, tmp_path)
+    made = _harness(request, tmp_path, *_MAKERS[request.param](request))
     yield made
     for job in made.jobs:
         await made.backend.delete(job)
@@ -32,8 +32,10 @@ async def harness(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         await backend.close()
 
 
-def _simulated(request: pytest.FixtureRequest, scratch: Path) -> Harness:
-    shared: SimulatedCluster = request.getfixturevalue("simulated_cluster")
+def _harness(
+    request: pytest.FixtureRequest, scratch: Path, cluster: RayRequest, make: Callable[[], Backend]
+) -> Harness:
+    """:param make: opens a backend as another process would have."""
     code = stage_files(FILES, scratch / "code")
     jobs: list[RayRequest] = []
     opened: list[Backend] = []
@@ -41,32 +43,24 @@ def _simulated(request: pytest.FixtureRequest, scratch: Path) -> Harness:
     def job(name: str = "", **arguments: Any) -> RayRequest:
         # The cluster outlives the test, so its jobs' names must not be another test's.
         task_id = f"{name}-{request.node.name}-{scratch}"
-        jobs.append(job_request(task_id, scratch / "a folder", code, on=shared.request, arguments=arguments))
+        jobs.append(job_request(task_id, scratch / "a folder", code, on=cluster, arguments=arguments))
         return jobs[-1]
 
     def open_() -> Backend:
-        opened.append(SimulatedBackend(shared.root))
+        opened.append(make())
         return opened[-1]
 
-    return Harness(open_(), shared.request, open_, job, jobs, opened, scratch)
+    return Harness(open_(), cluster, open_, job, jobs, opened, scratch)
 
 
-def _kuberay(request: pytest.FixtureRequest, scratch: Path) -> Harness:
+def _simulated(request: pytest.FixtureRequest) -> tuple[RayRequest, Callable[[], Backend]]:
+    shared: SimulatedCluster = request.getfixturevalue("simulated_cluster")
+    return shared.request, lambda: SimulatedBackend(shared.root)
+
+
+def _kuberay(request: pytest.FixtureRequest) -> tuple[RayRequest, Callable[[], Backend]]:
     shared: KubernetesCluster = request.getfixturevalue("kubernetes_cluster")
-    code = stage_files(FILES, scratch / "code")
-    jobs: list[RayRequest] = []
-    opened: list[Backend] = []
-
-    def job(name: str = "", **arguments: Any) -> RayRequest:
-        task_id = f"{name}-{request.node.name}-{scratch}"
-        jobs.append(job_request(task_id, scratch / "a folder", code, on=shared.request, arguments=arguments))
-        return jobs[-1]
-
-    def open_() -> Backend:
-        opened.append(shared.kubernetes.open())
-        return opened[-1]
-
-    return Harness(open_(), shared.request, open_, job, jobs, opened, scratch)
+    return shared.request, shared.kubernetes.open
 
 
 _MAKERS = {"simulated": _simulated, "kuberay": _kuberay}

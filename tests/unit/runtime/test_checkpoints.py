@@ -194,6 +194,16 @@ def test_too_many_failed_saves_in_a_row_fail_the_task(jax, make_session, reporte
     assert steps(session) == [20]
 
 
+def test_storage_that_refuses_is_a_failed_save(jax, make_session, tmp_path, reported):
+    (tmp_path / "file").write_text("no folder")
+    session = make_session(
+        root=(tmp_path / "file" / "x").as_uri(), policy=CheckpointPolicy(failed_saves=1, longest_save=1)
+    )
+
+    with pytest.raises(CheckpointError, match="could not be saved"):
+        train(session, lambda: {"x": jax.numpy.zeros(2)}, 3)
+
+
 def test_a_save_that_is_stuck_ends_the_try(jax, make_session, reported, monkeypatch):
     monkeypatch.setattr("airflow_raytpu.runtime.saving._FAREWELL_S", 0.0)
     slow = Slow()

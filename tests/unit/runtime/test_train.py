@@ -193,7 +193,7 @@ def test_a_loop_is_called_as_ray_train_calls_it():
     [(0, 150, 100, 20.0), (100, 150, 100, 60.0), (100, 100, 100, 60.0), (0, 0, 0, 60.0), (0, 90, 100, 0.0)],
 )
 def test_of_a_try_that_ended_early_what_is_done_again_is_lost(began, reached, goes_on, lost_s):
-    tally = train_module.Tally()
+    tally = train_module.StepTally()
     tally.begin(began, 0)
     tally.hold(45.0)
     tally.hold(15.0)

@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from airflow_raytpu.backends import rayjobs
 from airflow_raytpu.backends.kuberay import naming
-from airflow_raytpu.backends.kuberay.making import cluster_rules, feature_rules, jobs, kueue, pod_rules
+from airflow_raytpu.backends.kuberay.making import cluster_rules, feature_rules, kueue, pod_rules
 from airflow_raytpu.backends.kuberay.making.problems import (
     CLUSTER_FIELD,
     Problem,
@@ -131,8 +132,8 @@ def _job(made: Mapping[str, Any]) -> Iterator[Problem]:
     if whole_number(spec.get("ttlSecondsAfterFinished")) is None:
         yield Problem("spec.ttlSecondsAfterFinished", spec.get("ttlSecondsAfterFinished"), "seconds, 0 or more")
     entrypoint = spec.get("entrypoint")
-    if not isinstance(entrypoint, str) or not entrypoint.startswith(f"{jobs.ENTRYPOINT} "):
-        yield Problem("spec.entrypoint", entrypoint, f"'{jobs.ENTRYPOINT} ...' as we set it")
+    if not isinstance(entrypoint, str) or not entrypoint.startswith(f"{rayjobs.ENTRYPOINT} "):
+        yield Problem("spec.entrypoint", entrypoint, f"'{rayjobs.ENTRYPOINT} ...' as we set it")
     yield from _yaml("spec.runtimeEnvYAML", spec.get("runtimeEnvYAML"))
     for name in ("clusterSelector", "submitterPodTemplate", "submitterConfig", "suspend", "deletionStrategy"):
         if spec.get(name) is not None:

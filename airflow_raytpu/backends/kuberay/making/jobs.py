@@ -13,7 +13,6 @@ from airflow_raytpu.backends.kuberay.making.problems import Problem, read_yaml
 from airflow_raytpu.model.kuberay import KubeRayOptions, Provisioning
 from airflow_raytpu.model.request import RayRequest
 
-ENTRYPOINT = "python -m airflow_raytpu.runtime"
 EXACT = ("jobId", "entrypoint", "metadata")
 """What nobody may lay anything over: by it the job is found, and what it runs."""
 

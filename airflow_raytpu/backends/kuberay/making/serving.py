@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from typing import Any
 
 import yaml
 
 from airflow_raytpu.backends.kuberay.making.pods import SERVE_PORT
+from airflow_raytpu.model import application
 from airflow_raytpu.model.request import RayRequest
 
 INITIALIZING = "ray.io/initializing-timeout"
@@ -29,24 +28,5 @@ def configuration(request: RayRequest) -> dict[str, Any]:
     return {
         "proxy_location": "HeadOnly",
         "http_options": {"host": "0.0.0.0", "port": SERVE_PORT},  # noqa: S104 - a pod's own address
-        "applications": [application(request)],
-    }
-
-
-def application(request: RayRequest) -> dict[str, Any]:
-    """One application. The version is its content, so that equal requests are one version."""
-    arguments = request.arguments
-    content = {name: arguments.get(name) for name in ("app", "app_args", "model", "route_prefix", "replica")}
-    text = json.dumps({**content, "code": request.code}, sort_keys=True)
-    return {
-        "name": arguments["name"],
-        "route_prefix": arguments["route_prefix"],
-        "import_path": "airflow_raytpu.runtime.serve:build",
-        "runtime_env": {"working_dir": request.code},
-        "args": {
-            "app": arguments["app"],
-            "app_args": arguments["app_args"],
-            "model": arguments["model"],
-            "version": hashlib.sha256(text.encode()).hexdigest()[:12],
-        },
+        "applications": [application.configuration(request)],
     }
