@@ -37,7 +37,7 @@ def record(where: str, kind: type[_T], value: Any) -> _T:
         return value
     if not isinstance(value, Mapping):
         raise wrong(where, value, "an object")
-    kinds, described = kinds_of(kind), cast(Any, kind)
+    kinds, described = kinds_of(kind), cast("Any", kind)
     found = {known(key, list(kinds), where): plain(f"{where}.{key}", kinds[key], each) for key, each in value.items()}
     due = [each.name for each in fields(described) if each.default is each.default_factory is MISSING]
     missing = [name for name in due if name not in found]
