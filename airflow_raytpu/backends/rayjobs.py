@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
-from airflow_raytpu.backends import outbox
+from airflow_raytpu.backends import outbox, raylines
+from airflow_raytpu.backends.base import LogLine
 from airflow_raytpu.backends.rayapi import RayApi
 from airflow_raytpu.backends.rayslices import OWNER
 from airflow_raytpu.model.errors import BackendUnreachable, ForeignObjectError, RequestError
@@ -62,6 +65,16 @@ async def stop(api: RayApi, request: RayRequest) -> None:
     except BackendUnreachable:
         if not request.owns_cluster:
             raise
+
+
+async def tail(api: RayApi, request: RayRequest, offset: int) -> AsyncGenerator[LogLine]:
+    """Lines of the job's log from *offset* bytes on as they come; ends when the job has ended."""
+    async with (
+        aclosing(api.follow_logs(request.name, offset)) as chunks,
+        aclosing(raylines.lines(chunks, offset)) as lines,
+    ):
+        async for line in lines:
+            yield line
 
 
 def refuse_foreign(what: str, owner: str, request: RayRequest) -> None:

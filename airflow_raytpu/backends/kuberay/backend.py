@@ -10,7 +10,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
-from airflow_raytpu.backends import outbox, rayjobs, raylines, rayslices
+from airflow_raytpu.backends import outbox, rayjobs, rayslices
 from airflow_raytpu.backends.base import LogLine
 from airflow_raytpu.backends.kuberay import life, naming, orphans, statuses
 from airflow_raytpu.backends.kuberay.api import (
@@ -123,10 +123,7 @@ class KubeRayBackend:
         ray = await self._submitted_to(request)
         if ray is None:
             return
-        async with (
-            aclosing(ray.follow_logs(request.name, offset)) as chunks,
-            aclosing(raylines.lines(chunks, offset)) as lines,
-        ):
+        async with aclosing(rayjobs.tail(ray, request, offset)) as lines:
             async for line in lines:
                 yield line
 

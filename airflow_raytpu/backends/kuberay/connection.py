@@ -43,8 +43,13 @@ class Pace:
 
     def pause(self, tries: int) -> float:
         """A random pause after *tries* tries, so that tasks which failed together do not ask again together."""
-        most = min(self.longest_pause, self.first_pause * 2.0 ** min(tries - 1, 16))
-        return most * random.uniform(0.5, 1.0)  # noqa: S311 - only spreads the load
+        return spread(self.first_pause, self.longest_pause, tries)
+
+
+def spread(first_s: float, longest_s: float, tries: int) -> float:
+    """A random pause in seconds that doubles with each of *tries*, up to *longest_s*."""
+    most = min(longest_s, first_s * 2.0 ** min(tries - 1, 16))
+    return most * random.uniform(0.5, 1.0)  # noqa: S311 - only spreads the load
 
 
 _lines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Line]] = weakref.WeakKeyDictionary()

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import aiohttp
 
 from airflow_raytpu.backends.kuberay.api import KubeApi
+from airflow_raytpu.backends.kuberay.connection import spread
 from airflow_raytpu.backends.kuberay.contents import Contents, Object
 from airflow_raytpu.backends.kuberay.refusals import Asked, Expired
 from airflow_raytpu.backends.kuberay.resources import EVENTS, Resource
@@ -52,9 +53,7 @@ class Rhythm:
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
     def pause(self, failures: int, *, lasting: bool = False) -> float:
-        longest = self.lasting_pause if lasting else self.longest_pause
-        most = min(longest, self.first_pause * 2.0 ** min(failures - 1, 16))
-        return most * random.uniform(0.5, 1.0)  # noqa: S311 - only spreads the load
+        return spread(self.first_pause, self.lasting_pause if lasting else self.longest_pause, failures)
 
     def around(self, seconds: float, by: float) -> float:
         return seconds + by * random.uniform(-1.0, 1.0)  # noqa: S311 - only spreads the load

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 
-from airflow_raytpu.backends import outbox, rayjobs, raylines, rayslices
+from airflow_raytpu.backends import outbox, rayjobs, rayslices
 from airflow_raytpu.backends.base import LogLine
 from airflow_raytpu.backends.rayapi import RayApi
 from airflow_raytpu.backends.simulated import cluster, orphans, seen
@@ -77,10 +77,7 @@ class SimulatedBackend:
         found = await self._submitted(request)
         if found is None:
             return
-        async with (
-            aclosing(self._api(found).follow_logs(request.name, offset)) as chunks,
-            aclosing(raylines.lines(chunks, offset)) as lines,
-        ):
+        async with aclosing(rayjobs.tail(self._api(found), request, offset)) as lines:
             async for line in lines:
                 yield line
 
