@@ -235,7 +235,7 @@ def _claim(root: Path, request: RayRequest, also: Sequence[str], arrivals: Arriv
     record = _first_record(request, folder, also, arrivals)
     new = root / f".new-{secrets.token_hex(8)}"
     try:
-        for part in (new, new / "home", new / "jobs"):
+        for part in (new, new / "home", new / "t", new / "jobs"):
             part.mkdir(mode=0o700)
         state.write_private(new / "token", secrets.token_hex(32))
         state.write_private(new / "request.json", json.dumps(request.to_dict()))

@@ -81,6 +81,8 @@ def cluster_environment(inherited: Mapping[str, str], place: ClusterPlace, chips
         **kept,
         **_RAY,
         "HOME": str(place.folder / "home"),
+        # What Ray's processes leave when they are killed goes with the cluster. Short, as Unix sockets need.
+        "TMPDIR": str(place.folder / "t"),
         "PATH": f"{Path(place.python).parent}:{kept.get('PATH', '/usr/bin:/bin')}",
         "RAY_ADDRESS": place.address,
         "RAY_AUTH_TOKEN_PATH": str(place.folder / "token"),

@@ -303,8 +303,9 @@ def test_it_does_not_outlive_whoever_started_it(wares, tmp_path):
     )
     mark = tmp_path / "mark"
     start = "import json, sys; from airflow_raytpu.runtime.launch import Launch\n"
-    start += "with Launch(json.loads(sys.argv[1]), {}) as process: process.wait(lambda: None)"
-    starter = subprocess.Popen([sys.executable, "-c", start, json.dumps(task("waits", str(mark)))], cwd=wares)
+    start += "with Launch(json.loads(sys.argv[1]), {}, sys.argv[2]) as process: process.wait(lambda: None)"
+    told = [json.dumps(task("waits", str(mark))), str(tmp_path)]  # the folder that a killed starter leaves lies there
+    starter = subprocess.Popen([sys.executable, "-c", start, *told], cwd=wares)
     pid = wait_for(lambda: mark.exists() and int(mark.read_text() or 0))
     starter.kill()
     starter.wait()
