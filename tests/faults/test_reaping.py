@@ -18,7 +18,7 @@ from airflow_raytpu.backends import reaping
 from airflow_raytpu.backends.simulated import cluster
 from airflow_raytpu.backends.simulated.backend import SimulatedBackend
 from airflow_raytpu.backends.simulated.cluster import Cluster
-from airflow_raytpu.backends.simulated.processes import MARK
+from airflow_raytpu.backends.simulated.processes import MARK, wait_until
 from airflow_raytpu.backends.simulated.state import Phase
 from airflow_raytpu.model.observation import ClusterState
 from airflow_raytpu.model.orphans import Fate, Reaped
@@ -92,6 +92,7 @@ def test_all_that_is_left_of_silent_clusters_goes_and_another_deployments_stays(
     stray = subprocess.Popen(["setsid", "sleep", "1000"], env={**os.environ, MARK: killed.record.uid})
     assert killed.record.supervisor is not None
     assert killed.record.supervisor.signal(signal.SIGKILL)
+    assert wait_until(lambda: bool(killed.lost), within_s=30)  # a process takes a while to die
     assert hangs.record.supervisor is not None
     assert hangs.record.supervisor.signal(signal.SIGSTOP)
     assert reap(root) == []  # whoever looked a moment ago is about to find out
