@@ -45,6 +45,7 @@ class Progress:
     :param slice_at: when a whole slice was held; 0 while none is.
     :param first_at: when the first unit was done; 0 before that.
     :param at: when the last unit was done or the phase last changed.
+    :param spent: its restarts, as :class:`airflow_raytpu.model.spent.Spent` writes them; empty before the first.
     """
 
     request: str
@@ -58,6 +59,7 @@ class Progress:
     first_at: float = 0.0
     message: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict)
+    spent: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

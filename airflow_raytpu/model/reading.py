@@ -13,12 +13,13 @@ from airflow_raytpu.model.errors import RequestError
 
 _T = TypeVar("_T")
 
-_KINDS: dict[str, tuple[type[Any], str]] = {
+_KINDS: dict[str, tuple[type[Any] | tuple[type[Any], ...], str]] = {
     "str": (str, "text"),
     "bool": (bool, "true or false"),
     "int": (int, "a whole number"),
     "float": (float, "a number"),
     "Mapping": (Mapping, "an object"),
+    "Sequence": ((list, tuple), "a list"),
 }
 
 

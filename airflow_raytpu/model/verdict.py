@@ -33,6 +33,7 @@ class Verdict:
     :param message: one line for the log, or the cause of a failure.
     :param code: the error's code where it failed.
     :param stop: the remote work may still be running and must be stopped.
+    :param again: the place lost it, so that another attempt may go well.
     """
 
     phase: Phase
@@ -42,6 +43,7 @@ class Verdict:
     traceback: str = ""
     value: Mapping[str, Any] = field(default_factory=dict)
     stop: bool = False
+    again: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -52,6 +54,7 @@ class Verdict:
             "traceback": self.traceback,
             "value": dict(self.value),
             "stop": self.stop,
+            "again": self.again,
         }
 
     @classmethod
@@ -90,6 +93,7 @@ def _told(seen: Observation) -> Verdict | None:
             lever=seen.outcome.lever,
             traceback=seen.outcome.traceback,
             stop=not (seen.job and seen.job.ended),
+            again=seen.outcome.code == errors.LostError.code,
         )
     if seen.fault is None or seen.job is JobState.SUCCEEDED:
         return None
@@ -116,6 +120,7 @@ def _ended(seen: Observation) -> Verdict | None:
                 message=f"The job's driver ended without a result. {seen.detail}".strip(),
                 code=errors.LostError.code,
                 lever="The job's log shows its last words; a killed head or driver process leaves none.",
+                again=True,
             )
         case JobState.STOPPED:
             return Verdict(
@@ -150,6 +155,7 @@ def _lost(what: str, seen: Observation) -> Verdict:
         message=f"{what} {seen.detail}".strip(),
         code=errors.LostError.code,
         lever="Nothing of it is left to stop. Run the task again: it goes on from its last checkpoint or part.",
+        again=True,
     )
 
 
@@ -160,6 +166,7 @@ def _broken(seen: Observation) -> Verdict:
         code=errors.ClusterError.code,
         lever="The cluster's own log has the first error.",
         stop=True,
+        again=True,
     )
 
 

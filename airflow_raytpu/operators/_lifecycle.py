@@ -24,9 +24,10 @@ from airflow_raytpu.model.deadlines import Deadlines, Limits
 from airflow_raytpu.model.errors import RequestError
 from airflow_raytpu.model.identity import Identity
 from airflow_raytpu.model.kuberay import KubeRayOptions
+from airflow_raytpu.model.policies import RetryBudget
 from airflow_raytpu.model.request import Kind, RayRequest
 from airflow_raytpu.model.verdict import Phase, Verdict
-from airflow_raytpu.operators import _arguments, _metrics
+from airflow_raytpu.operators import _again, _arguments, _metrics
 from airflow_raytpu.operators._arguments import Target, supply
 from airflow_raytpu.placement.findings import Level
 from airflow_raytpu.placement.intent import Intent
@@ -57,6 +58,7 @@ class RequestOperator(BaseAsyncOperator):
     """
 
     kind: ClassVar[Kind]
+    retry_budget = RetryBudget()
 
     def __init__(
         self,
@@ -160,14 +162,16 @@ class RequestOperator(BaseAsyncOperator):
         """Called by each task that names this one as its cluster."""
 
     async def aexecute(self, context: Any) -> dict[str, Any]:
-        try:
-            request, place, verdict = await self._unless_killed(self._carry_out(context), context)
-        except RequestError as error:
-            # What was asked for does not become right by asking again.
-            raise AirflowFailException(str(error)) from error
-        if not verdict.phase.final:
-            self._defer(request, place)
-        return self._conclude(request, verdict, context)
+        while True:
+            try:
+                request, place, verdict = await self._unless_killed(self._carry_out(context), context)
+            except RequestError as error:
+                # What was asked for does not become right by asking again.
+                raise AirflowFailException(str(error)) from error
+            if not verdict.phase.final:
+                self._defer(request, place)
+            if not _again.begins(request, verdict, self.retry_budget, _generation(context), self.log):
+                return self._conclude(request, verdict, context)
 
     def _defer(self, request: RayRequest, place: Place) -> NoReturn:
         self.defer(
@@ -179,7 +183,10 @@ class RequestOperator(BaseAsyncOperator):
     def finish(self, context: Any, event: Mapping[str, Any]) -> dict[str, Any]:
         """Called with the trigger's event."""
         self.known_links.update(event["links"])
-        return self._conclude(attempts.load(event["request"]), Verdict.from_dict(event["verdict"]), context)
+        request, verdict = attempts.load(event["request"]), Verdict.from_dict(event["verdict"])
+        if _again.begins(request, verdict, self.retry_budget, _generation(context), self.log):
+            return BaseAsyncOperator.execute(self, context)  # type: ignore[no-untyped-call,no-any-return]
+        return self._conclude(request, verdict, context)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Any) -> Any:
         try:
@@ -208,6 +215,7 @@ class RequestOperator(BaseAsyncOperator):
         backend = place.open()
         try:
             await self._clear_away(claim.stale, backend)
+            await _again.bring_back(backend, target.facts, self.log)
             request = claim.request
             if claim.outcome is not None:
                 self.log.info("%s had succeeded before Airflow was told; handing over its result.", request.name)

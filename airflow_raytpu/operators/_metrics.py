@@ -12,12 +12,13 @@ from typing import Any
 
 from airflow.sdk.observability import stats
 
-from airflow_raytpu.model.errors import BackendUnreachable, RequestError
+from airflow_raytpu.model.errors import BackendUnreachable
 from airflow_raytpu.model.observation import Progress
 from airflow_raytpu.model.request import RayRequest
+from airflow_raytpu.model.spent import Spent
 from airflow_raytpu.model.verdict import Phase, Verdict
 from airflow_raytpu.placement.topology import TpuSlice
-from airflow_raytpu.storage import attempts, objects
+from airflow_raytpu.storage import attempts
 
 PREFIX = "raytpu"
 
@@ -32,7 +33,7 @@ def tell(request: RayRequest, verdict: Verdict, now: float) -> None:
     try:
         if not attempts.first_to_tell(request):
             return
-        progress = _progress(request)
+        progress = attempts.progress_of(request) if request.kind.is_job else None
     except BackendUnreachable as error:
         log.warning("The metrics of %s are not told: %s", request.name, error.cause)
         return
@@ -77,17 +78,9 @@ def counts(request: RayRequest, verdict: Verdict, progress: Progress | None) -> 
 
 def _chip_seconds(request: RayRequest, value: Mapping[str, Any], progress: Progress | None) -> float:
     if isinstance(hours := value.get("chip_hours"), int | float):
-        return hours * 3600
+        # What earlier attempts held was counted with them.
+        before = Spent.of(request.arguments).held_s * TpuSlice.parse(request.slice).total_chips if request.slice else 0
+        return hours * 3600 - before
     if progress is None or not progress.slice_at or not request.slice:
         return 0.0
     return TpuSlice.parse(request.slice).total_chips * max(0.0, progress.at - progress.slice_at)
-
-
-def _progress(request: RayRequest) -> Progress | None:
-    if not request.kind.is_job:
-        return None
-    try:
-        data = objects.read_record(request.outbox("progress"))
-        return Progress.from_dict(data) if data and data.get("request") == request.name else None
-    except RequestError:
-        return None  # cut off: less is known, and no more

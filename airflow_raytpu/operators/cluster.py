@@ -33,7 +33,8 @@ class RayTpuClusterOperator(RequestOperator):
     The cluster is given back by :meth:`teardown`, or when Airflow has not looked at it for *ttl*. A task that runs on
     it looks at it all the time; give *ttl* the length of the longest pause between two such tasks.
 
-    Returns ``{"cluster", "slice", "address", "dashboard", "endpoint", "slices"}``.
+    A task on it that finds it gone makes it anew, and goes on. Returns ``{"cluster", "slice", "address", "dashboard",
+    "endpoint", "slices", "request"}``.
 
     :param slice: a :class:`TpuSlice`, or text such as ``"v6e:4x4"``.
     :param name: share the cluster with every task of this Airflow deployment that gives the same name, in any run of
@@ -125,6 +126,7 @@ class RayTpuClusterOperator(RequestOperator):
             "dashboard": value.get("dashboard"),
             "endpoint": value.get("endpoint"),
             "slices": value.get("slices", []),
+            "request": request.outbox("request"),
         }
 
     def lend_to(self, user: BaseOperator) -> None:

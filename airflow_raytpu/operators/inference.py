@@ -19,7 +19,8 @@ from airflow_raytpu.storage.code import Code, find_code
 class IterJaxBatchInferenceOperator(RequestOperator):
     """Run ``predict(model, batch)`` over Parquet files with Ray Data's ``iter_jax_batches``, on one JAX mesh.
 
-    Returns ``{"rows_in", "rows_out", "rows_dropped", "parts", "parts_skipped", "rows_per_s", "output"}``.
+    Returns ``{"rows_in", "rows_out", "rows_dropped", "parts", "parts_skipped", "rows_per_s", "output", "evictions",
+    "causes"}``.
 
     :param predict: ``"module:function"``, or the function. It is given the model and a batch, a dict of column name to
         ``jax.Array``, and returns another such dict.

@@ -12,6 +12,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from airflow_raytpu.model.errors import PathError, RowCountError, StallTimeout, StartTimeout
 from airflow_raytpu.model.request import RayRequest
+from airflow_raytpu.model.spent import Spent
 from airflow_raytpu.placement.plan import SlicePlan, plan
 from airflow_raytpu.placement.topology import TpuSlice
 from airflow_raytpu.runtime import neighbours, output, relay
@@ -98,7 +99,7 @@ class _Inference:
             log.warning(
                 "%d of %d rows fill no whole batch and were dropped (ragged='drop')", rows_in - rows_kept, rows_in
             )
-        fresh = sum(part.keep for _, part in todo)
+        fresh, spent = sum(part.keep for _, part in todo), Spent.of(arguments)
         return {
             "rows_in": rows_in,
             "rows_out": rows_out,
@@ -107,6 +108,8 @@ class _Inference:
             "parts_skipped": len(made) - len(todo),
             "rows_per_s": round(fresh / max(time.time() - began, 1e-9), 1),
             "output": self._folder,
+            "evictions": spent.evictions,
+            "causes": list(spent.causes),
         }
 
     def _program(self, found: Sequence[ParquetFile]) -> Program:

@@ -12,6 +12,7 @@ import ray
 
 from airflow_raytpu.model.errors import LostError, StallTimeout
 from airflow_raytpu.model.request import RayRequest
+from airflow_raytpu.model.spent import Spent
 from airflow_raytpu.placement.plan import SlicePlan, plan
 from airflow_raytpu.placement.topology import TpuSlice
 from airflow_raytpu.runtime import relay, slices
@@ -51,7 +52,7 @@ class _Job:
     def __init__(self, request: RayRequest, outbox: Outbox, slice_plan: SlicePlan) -> None:
         self._request, self._outbox, self._plan = request, outbox, slice_plan
         self._arguments = request.arguments
-        self._tally = Tally()
+        self._tally = Tally(Spent.of(request.arguments))
 
     def run(self) -> Mapping[str, Any]:
         with Tenancy(self._plan, self._seen) as tenancy:
@@ -78,7 +79,7 @@ class _Job:
         try:
             value = self._everywhere(held) if self._arguments["per_host"] else self._on_driver(held)
         finally:
-            self._tally.held_s += time.time() - began
+            self._tally.hold(time.time() - began)
         return self._result(held, value)
 
     def _take(self, tenancy: Tenancy, until: float) -> ReservedSlice:
@@ -134,16 +135,13 @@ class _Job:
         }
 
     def _result(self, held: ReservedSlice, value: Any) -> dict[str, Any]:
-        tally = self._tally
         return {
             "value": value,
             "hosts": self._plan.workers,
             "chips": self._plan.devices,
             "slices": list(held.names),
-            "chip_hours": round(self._plan.devices * tally.held_s / 3600, 4),
-            "evictions": tally.evictions,
-            "failures": tally.failures,
-            "causes": tally.causes,
+            "chip_hours": round(self._plan.devices * self._tally.spent.held_s / 3600, 4),
+            **self._tally.costs(),
         }
 
 

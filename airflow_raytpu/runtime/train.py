@@ -16,6 +16,7 @@ import ray
 
 from airflow_raytpu.model.errors import LostError, NoSliceError, PlaceError, RayTpuError
 from airflow_raytpu.model.request import RayRequest
+from airflow_raytpu.model.spent import Spent
 from airflow_raytpu.placement.plan import SlicePlan, plan
 from airflow_raytpu.placement.topology import TpuSlice
 from airflow_raytpu.runtime import files, relay
@@ -69,8 +70,7 @@ class StepTally(Tally):
     _last_held_s: float = 0.0
 
     def hold(self, seconds: float) -> None:
-        """A try held its slice for *seconds*."""
-        self.held_s += seconds
+        super().hold(seconds)
         self._last_held_s += seconds
 
     def begin(self, step: int, reached: int) -> None:
@@ -103,7 +103,7 @@ class _Job:
         self._lineage = lineage(request, self._arguments["resume"])
         self._inputs = inputs(request.arguments.get("datasets") or {}, slice_plan.workers)
         self._warm_start = warm_start(request)
-        self._tally = StepTally()
+        self._tally = StepTally(Spent.of(request.arguments))
         self._until = request.limits.slice_until
 
     def run(self) -> Mapping[str, Any]:
@@ -264,11 +264,9 @@ class _Job:
             "best_checkpoint": value.get("best_checkpoint"),
             "resumed_from": tally.began_from[0],
             "warm_start": self._warm_start or None,
-            "chip_hours": round(self._plan.slice.total_chips * tally.held_s / 3600, 4),
-            "evictions": tally.evictions,
-            "failures": tally.failures,
-            "causes": tally.causes,
-            "held_s": round(tally.held_s, 1),
+            "chip_hours": round(self._plan.slice.total_chips * tally.spent.held_s / 3600, 4),
+            **tally.costs(),
+            "held_s": round(tally.spent.held_s, 1),
             "lost_s": round(tally.lost_s, 1),
             "processes": value["processes"],
             "devices": value["devices"],

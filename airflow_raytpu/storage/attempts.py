@@ -6,6 +6,8 @@ used up, so that a lost worker costs nothing. Besides the four files of the cont
 - ``owner``: which try looks after the attempt, and in which *generation*. Only the owner may stop it.
 - ``told``: its metrics were told to Airflow.
 - ``tail``: how far the job's log was copied, so that a moved trigger goes on from there.
+- ``used``: it has ended, and how; where the place lost it and the same try of Airflow's begins again, ``again`` says
+  what that attempt has of this one: what was spent, and when the whole must be over.
 
 A *generation* is one wish of Airflow's for the task: it stays the same over retries, and changes when the task is
 cleared or its run is made anew. It tells a retry that lost a success (hand it over) from a wish to do it again.
@@ -14,12 +16,15 @@ cleared or its run is made anew. It tells a retry that lost a success (hand it o
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_raytpu.model.errors import PathError, RequestError
+from airflow_raytpu.model.observation import Progress
 from airflow_raytpu.model.request import RayRequest
 from airflow_raytpu.model.result import Outcome
+from airflow_raytpu.model.spent import ARGUMENT, Spent
 from airflow_raytpu.storage import objects
 
 SUCCEEDED = "SUCCEEDED"
@@ -50,19 +55,22 @@ def claim(fresh: RayRequest, generation: str) -> Claim:
     :raises BackendUnreachable: storage gave no answer.
     """
     stale: list[tuple[RayRequest, str]] = []
+    again: Mapping[str, Any] = {}
     for attempt in itertools.count(1):
         request = replace(fresh, identity=fresh.identity.with_attempt(attempt))
         used = _mark(request, "used")
         if used and not _lost_success(used, generation):
+            again = _again(used, generation)
             continue
         submitted = _submitted(request)
-        request = submitted or request
+        request = submitted or _goes_on(request, again)
         outcome = outcome_of(request)
         if outcome and outcome.succeeded:
             return Claim(request=request, adopted=True, outcome=outcome, stale=tuple(stale))
         reason = _stale(request, outcome, generation)
         if reason:
             stale.append((request, reason))
+            again = {}
             continue
         return Claim(request=request, adopted=bool(submitted), stale=tuple(stale))
     raise AssertionError  # count() does not end
@@ -119,6 +127,24 @@ def use(request: RayRequest, phase: str, generation: str = "") -> None:
     objects.write_json(request.outbox("used"), {"phase": phase, "generation": generation})
 
 
+def lose(request: RayRequest, generation: str, spent: Spent) -> None:
+    """Mark *request* as used up by a loss after which the same try begins again, with what was *spent* till then."""
+    again = {"spent": spent.to_dict(), "total_until": request.limits.total_until}
+    objects.write_json(request.outbox("used"), {"phase": "LOST", "generation": generation, "again": again})
+
+
+def progress_of(request: RayRequest) -> Progress | None:
+    """The newest word of the attempt's own, ``None`` where there is none that is whole.
+
+    :raises BackendUnreachable: storage gave no answer.
+    """
+    try:
+        data = objects.read_record(request.outbox("progress"))
+        return Progress.from_dict(data) if data and data.get("request") == request.name else None
+    except RequestError:
+        return None
+
+
 def first_to_tell(request: RayRequest) -> bool:
     """Whether nobody has told the metrics of *request* yet: true for one caller only, however many tries there are."""
     return objects.write_bytes(request.outbox("told"), b"{}", if_absent=True)
@@ -143,6 +169,24 @@ def _lost_success(used: dict[str, Any], generation: str) -> bool:
     # A success is marked before Airflow stores it. A worker that dies between the two leaves a task that is tried
     # again in the same generation; had Airflow known of the success, only a new generation could ask for it.
     return used.get("phase") == SUCCEEDED and used.get("generation") == generation
+
+
+def _again(used: Mapping[str, Any], generation: str) -> Mapping[str, Any]:
+    found = used.get("again")
+    return found if isinstance(found, Mapping) and used.get("generation") == generation else {}
+
+
+def _goes_on(request: RayRequest, again: Mapping[str, Any]) -> RayRequest:
+    """*request* with what the attempt that was lost before it leaves to it."""
+    if not again:
+        return request
+    limits = request.limits
+    left_s = max(0.0, again["total_until"] - limits.asked_at)
+    return replace(
+        request,
+        arguments={**request.arguments, ARGUMENT: again["spent"]},
+        limits=replace(limits, total_s=min(limits.total_s, left_s)),
+    )
 
 
 def _stale(request: RayRequest, outcome: Outcome | None, generation: str) -> str:

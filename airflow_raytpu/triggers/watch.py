@@ -188,6 +188,7 @@ class Watch:
                 lever=error.lever,
                 # What is there under our name is somebody else's: hands off.
                 stop=not isinstance(error, ForeignObjectError),
+                again=isinstance(error, LostError),
             )
         return None
 

@@ -15,15 +15,17 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTerminated, 
 from airflow_raytpu.links import CheckpointLink, RayDashboardLink
 from airflow_raytpu.model.deadlines import Deadlines
 from airflow_raytpu.model.errors import BackendUnreachable, ClusterError, LostError, StallTimeout, UserCodeError
-from airflow_raytpu.model.observation import ClusterState, JobState, Observation
+from airflow_raytpu.model.observation import ClusterState, Fault, JobState, Observation
 from airflow_raytpu.model.request import RayRequest
 from airflow_raytpu.model.result import Outcome
+from airflow_raytpu.model.spent import FRUITLESS
 from airflow_raytpu.model.verdict import judge
 from airflow_raytpu.operators import JaxTrainerOperator, RayTpuClusterOperator
 from airflow_raytpu.storage import attempts, objects
 from tests.doubles.airflow_side import TaskInstance, context
 from tests.doubles.scripted import ScriptedBackend, failed, ready, running, starting, succeeded
 
+REFUSED = Observation(cluster=ClusterState.STARTING, fault=Fault(code="RT208", cause="bad image"))
 CLUSTER = {"cluster": "dg-cluster-1", "slice": "v6e:4x4", "dashboard": "http://127.0.0.1:8265"}
 
 
@@ -142,11 +144,12 @@ async def test_a_cluster_returns_what_other_tasks_need(place_with):
         "dashboard": "http://d",
         "endpoint": "http://e",
         "slices": [1],
+        "request": backend.requests[0].outbox("request"),
     }
     assert used(backend.requests[0]) is None, "a retry adopts a cluster while it lives"
 
 
-@pytest.mark.parametrize("seen", [ready(), Observation(cluster=ClusterState.FAILED)], ids=["success", "failure"])
+@pytest.mark.parametrize("seen", [ready(), REFUSED], ids=["success", "failure"])
 async def test_once_airflow_has_the_end_a_late_kill_finds_nobody_to_obey(seen, place_with):
     backend, ti = ScriptedBackend([starting()]), TaskInstance(task_id="cluster")
     place_with(backend)
@@ -416,4 +419,6 @@ async def test_a_cluster_is_stopped_where_it_never_came_up(place_with):
         await run(
             RayTpuClusterOperator(task_id="cluster", slice="v6e:4x4", deferrable=False), TaskInstance(task_id="cluster")
         )
-    assert backend.verbs("stop") == ["stop"]
+    stopped = [name for verb, name in backend.calls if verb == "stop"]
+    assert stopped == list(dict.fromkeys(request.name for request in backend.requests))
+    assert len(stopped) == FRUITLESS

@@ -198,6 +198,6 @@ def test_of_a_try_that_ended_early_what_is_done_again_is_lost(began, reached, go
     tally.hold(45.0)
     tally.hold(15.0)
     tally.begin(goes_on, reached)
-    assert (tally.held_s, tally.lost_s, tally.began_from) == (60.0, pytest.approx(lost_s), [began, goes_on])
+    assert (tally.spent.held_s, tally.lost_s, tally.began_from) == (60.0, pytest.approx(lost_s), [began, goes_on])
     tally.begin(goes_on, goes_on)
     assert tally.lost_s == pytest.approx(lost_s), "a try that never had a slice loses none of it"
