@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, ClassVar, NoReturn
 
 from airflow.sdk import BaseAsyncOperator, BaseOperator, XComArg
-from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTerminated, TaskDeferralError, TaskDeferralTimeout
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferralError, TaskDeferralTimeout
 
 from airflow_raytpu import links
 from airflow_raytpu.backends.base import Backend
@@ -27,8 +27,9 @@ from airflow_raytpu.model.kuberay import KubeRayOptions
 from airflow_raytpu.model.policies import RetryBudget
 from airflow_raytpu.model.request import Kind, RayRequest
 from airflow_raytpu.model.verdict import Phase, Verdict
-from airflow_raytpu.operators import _again, _arguments, _metrics
+from airflow_raytpu.operators import _again, _arguments, _assets, _metrics
 from airflow_raytpu.operators._arguments import Target, supply
+from airflow_raytpu.operators._killable import Killable
 from airflow_raytpu.placement.findings import Level
 from airflow_raytpu.placement.intent import Intent
 from airflow_raytpu.placement.plan import plan
@@ -36,14 +37,13 @@ from airflow_raytpu.placement.preflight import preflight, refuse
 from airflow_raytpu.placement.topology import TpuSlice
 from airflow_raytpu.storage import attempts, objects, staging
 from airflow_raytpu.storage.code import Code
-from airflow_raytpu.triggers import ownership
 from airflow_raytpu.triggers.watch import Watch, WatchTrigger
 
 _AIRFLOW_WAITS_LONGER = timedelta(minutes=2)
 _LOGGED = {Level.WARNING: logging.WARNING, Level.NOTE: logging.INFO}
 
 
-class RequestOperator(BaseAsyncOperator):
+class RequestOperator(Killable, BaseAsyncOperator):
     """Base of the operators that carry out a request.
 
     :param storage_path: root for checkpoints and results: ``gs://`` or an absolute path that worker and cluster share.
@@ -59,6 +59,7 @@ class RequestOperator(BaseAsyncOperator):
 
     kind: ClassVar[Kind]
     retry_budget = RetryBudget()
+    announces: ClassVar[Sequence[str]] = ()
 
     def __init__(
         self,
@@ -82,9 +83,6 @@ class RequestOperator(BaseAsyncOperator):
         self.deferrable = deferrable
         self.known_links: dict[str, str] = {}
         self._on_cluster = False
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._killed: asyncio.Event | None = None
-        self._held: tuple[RayRequest, Place] | None = None
 
     @classmethod
     def partial(cls, **kwargs: Any) -> Any:
@@ -153,6 +151,10 @@ class RequestOperator(BaseAsyncOperator):
         """What the task returns, from the value of the successful verdict."""
         return dict(value)
 
+    def announced(self, value: Mapping[str, Any]) -> dict[str, Any]:
+        """What the events of its outlet assets say of the *value* that it returns."""
+        return {name: value[name] for name in self.announces if value.get(name) is not None}
+
     def run_on(self, cluster: Any) -> Any:
         """*cluster* as its task's output, which makes it an upstream; its teardown waits for this task."""
         self._on_cluster = cluster is not None
@@ -164,7 +166,7 @@ class RequestOperator(BaseAsyncOperator):
     async def aexecute(self, context: Any) -> dict[str, Any]:
         while True:
             try:
-                request, place, verdict = await self._unless_killed(self._carry_out(context), context)
+                request, place, verdict = await self.unless_killed(self._carry_out(context), context)
             except RequestError as error:
                 # What was asked for does not become right by asking again.
                 raise AirflowFailException(str(error)) from error
@@ -197,11 +199,6 @@ class RequestOperator(BaseAsyncOperator):
             self.deferrable = False
             return BaseAsyncOperator.execute(self, context)  # type: ignore[no-untyped-call]
 
-    def on_kill(self) -> None:
-        # Called in a signal handler, in the middle of anything: only ring the bell that the event loop listens to.
-        if self._loop is not None and self._killed is not None and self._loop.is_running():
-            self._loop.call_soon_threadsafe(self._killed.set)
-
     async def _carry_out(self, context: Any) -> tuple[RayRequest, Place, Verdict]:
         """Submit or adopt, and watch: to the end, or only once where the triggerer takes over."""
         ti, generation = context["ti"], _generation(context)
@@ -222,7 +219,7 @@ class RequestOperator(BaseAsyncOperator):
                 return request, place, Verdict(phase=Phase.SUCCEEDED, message="", value=claim.outcome.value)
             if not claim.adopted:
                 request = self._stage(request)
-            self._held = (request, place)
+            self.holds(request, place)
             attempts.take(request, str(ti.id), generation)
             self.log.info("%s", _describe(request, adopted=claim.adopted))
             watch = Watch(
@@ -320,6 +317,7 @@ class RequestOperator(BaseAsyncOperator):
                 attempts.use(request, verdict.phase.name)
             raise verdict.error()
         value = self.result(request, verdict.value)
+        _assets.announce(self.outlets, context, {"slice": request.slice, **self.announced(value)})
         self.known_links.update({**links.of_cluster(verdict.value), **links.of_result(value)})
         if request.kind.is_job:
             # A worker that dies from here on loses nothing: the mark carries the generation, and a retry in the same
@@ -332,34 +330,6 @@ class RequestOperator(BaseAsyncOperator):
         for key, value in known.items():
             # Not ti.axcom_push: what stands in for a worker in dag.test() does not know it (Airflow 3.3.2).
             await asyncio.to_thread(ti.xcom_push, key=key, value=value)
-
-    async def _unless_killed(self, work: Coroutine[Any, Any, Any], context: Any) -> Any:
-        """Do *work*, unless Airflow ends the task in the middle of it."""
-        self._loop, self._killed = asyncio.get_running_loop(), asyncio.Event()
-        working, bell = asyncio.ensure_future(work), asyncio.ensure_future(self._killed.wait())
-        try:
-            await asyncio.wait({working, bell}, return_when=asyncio.FIRST_COMPLETED)
-            if working.done():
-                return working.result()
-        finally:
-            working.cancel()
-            bell.cancel()
-            await asyncio.wait({working, bell})
-        await self._stop_if_mine(context)
-        raise AirflowTaskTerminated("Airflow ended this try.")
-
-    async def _stop_if_mine(self, context: Any) -> None:
-        if self._held is None:
-            return
-        request, place = self._held
-        if not await ownership.may_stop(context["ti"], request, self.log):
-            return
-        attempts.use(request, "KILLED")
-        backend = place.open()
-        try:
-            await backend.stop(request)
-        finally:
-            await backend.close()
 
 
 def lend(cluster: Any, user: BaseOperator) -> Any:

@@ -37,6 +37,7 @@ class IterJaxBatchInferenceOperator(RequestOperator):
     """
 
     kind = Kind.INFERENCE
+    announces = ("output", "rows_in", "rows_out", "rows_dropped")
     template_fields: Sequence[str] = (
         "cluster",
         "slice",

@@ -47,6 +47,7 @@ class JaxTrainerOperator(RequestOperator):
     """
 
     kind = Kind.TRAIN
+    announces = ("checkpoint", "step", "metrics", "best_checkpoint", "best_step")
     template_fields: Sequence[str] = (
         "cluster",
         "slice",
