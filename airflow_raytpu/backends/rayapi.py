@@ -7,16 +7,16 @@ is :class:`~airflow_raytpu.model.errors.BackendUnreachable`. Every call may be r
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, Protocol
 from urllib.parse import urlencode
 
 import aiohttp
 import tenacity
 
-from airflow_raytpu.backends import raystatuses
+from airflow_raytpu.backends import raylogs, raystatuses
 from airflow_raytpu.backends.raypool import Connections
 from airflow_raytpu.backends.rayslices import Listing, Row
 from airflow_raytpu.backends.raystatuses import Job
@@ -148,27 +148,32 @@ class RayApi:
         except _Refused as refusal:
             raise RequestError(f"Ray does not delete job {submission_id}: {refusal}.") from refusal
 
-    async def follow_logs(self, submission_id: str, offset: int = 0) -> AsyncGenerator[bytes]:
-        """The job's log from *offset* bytes on as it comes; ends when the job has ended or is gone.
+    def follow_logs(self, submission_id: str, offset: int = 0) -> AsyncGenerator[bytes]:
+        """The job's log, as :func:`raylogs.follow` says."""
+        return raylogs.follow(self, submission_id, offset, idle_s=_IDLE_S, reopen_s=_REOPEN_S)
 
-        A connection that closes in between, even in good order, is opened again. Chunks may end within a line.
+    async def body(self, path: str) -> AsyncGenerator[bytes]:
+        """What is there, in pieces; nothing where there is nothing. Asked for once.
+
+        :raises BackendUnreachable: no good answer, or one that broke off.
         """
-        opened = False
-        while (found := await self.get_job(submission_id)) is not None:
-            if found.state.ended:
-                rest = (await self._whole_log(submission_id))[offset:]
-                if rest:
-                    yield rest
-                return
-            if opened:
-                await asyncio.sleep(_REOPEN_S)
-            opened, at = True, 0
-            async with contextlib.aclosing(self._live_logs(submission_id)) as chunks:
-                async for chunk in chunks:
-                    start, at = at, at + len(chunk)
-                    if at > offset:
-                        yield chunk[max(0, offset - start) :]
-                        offset = at
+        try:
+            async with self._answer("GET", path) as answer:
+                async for piece in answer.content.iter_any():
+                    yield piece
+        except _Refused as refusal:
+            if refusal.status != 404:
+                raise self._not_rays(path, refusal) from refusal
+        except (_Passing, aiohttp.ClientError, OSError) as error:
+            raise BackendUnreachable(f"{self._url}{path}: {type(error).__name__}: {error}.") from error
+
+    @asynccontextmanager
+    async def socket(self, path: str) -> AsyncGenerator[aiohttp.ClientWebSocketResponse]:
+        """A connection that the dashboard writes to."""
+        async with self._connections.session().ws_connect(
+            self._url + path, heartbeat=_PING_S, max_msg_size=0, **await self._credentials()
+        ) as socket:
+            yield socket
 
     async def listing(self) -> Listing:
         """Nodes, and what is known of who holds what, each as Ray has it at this moment."""
@@ -211,32 +216,6 @@ class RayApi:
         if await self._ask_if_there("GET", f"/api/packages/gcs/{name}") is None:
             await self._ask("PUT", f"/api/packages/gcs/{name}", data=data)
         return f"gcs://{name}"
-
-    async def _live_logs(self, submission_id: str) -> AsyncGenerator[bytes]:
-        """One connection's worth of the log, from its beginning; ends when the connection or the job does."""
-        url = f"{self._url}/api/jobs/{submission_id}/logs/tail"
-        try:
-            async with self._connections.session().ws_connect(
-                url, heartbeat=_PING_S, max_msg_size=0, **await self._credentials()
-            ) as socket:
-                while True:
-                    try:
-                        message = await socket.receive(timeout=_IDLE_S)
-                    except TimeoutError:
-                        # Ray takes seconds to close after the end of a job.
-                        found = await self.get_job(submission_id)
-                        if found is None or found.state.ended:
-                            return
-                        continue
-                    if message.type is not aiohttp.WSMsgType.TEXT:
-                        return
-                    yield message.data.encode()
-        except (aiohttp.ClientError, OSError):
-            return  # the caller looks at the job and decides
-
-    async def _whole_log(self, submission_id: str) -> bytes:
-        text = await self._ask_if_there("GET", f"/api/jobs/{submission_id}/logs")
-        return json.loads(text)["logs"].encode() if text is not None else b""
 
     async def _get(self, path: str) -> Any:
         try:
@@ -284,11 +263,22 @@ class RayApi:
         raise AssertionError("tenacity either returns or raises")
 
     async def _ask_once(self, method: str, path: str, body: Mapping[str, Any]) -> str:
+        async with self._answer(method, path, **body) as answer:
+            return await answer.text(errors="replace")
+
+    @asynccontextmanager
+    async def _answer(self, method: str, path: str, **body: Any) -> AsyncGenerator[aiohttp.ClientResponse]:
+        """A good answer, not read yet.
+
+        :raises _Passing: it was an error that may pass.
+        :raises _Refused: it was one that will stay.
+        """
         session = self._connections.session()
         async with session.request(method, self._url + path, **await self._credentials(), **body) as answer:
-            text = await answer.text(errors="replace")
             if answer.status < 400:
-                return text
+                yield answer
+                return
+            text = await answer.text(errors="replace")
             if answer.status == 401 and self._gate is not None:
                 await self._gate.refused()
             if self._gate is not None and '"kind":"Status"' in text.replace(" ", ""):

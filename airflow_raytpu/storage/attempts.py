@@ -173,7 +173,10 @@ def _lost_success(used: dict[str, Any], generation: str) -> bool:
 
 def _again(used: Mapping[str, Any], generation: str) -> Mapping[str, Any]:
     found = used.get("again")
-    return found if isinstance(found, Mapping) and used.get("generation") == generation else {}
+    if used.get("generation") != generation or not isinstance(found, Mapping):
+        return {}
+    whole = isinstance(found.get("total_until"), int | float) and isinstance(found.get("spent"), Mapping)
+    return found if whole else {}
 
 
 def _goes_on(request: RayRequest, again: Mapping[str, Any]) -> RayRequest:

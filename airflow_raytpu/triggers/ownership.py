@@ -9,7 +9,6 @@ for its upstream (``Trigger.clean_unused`` compares a state that is NULL). So a 
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 from airflow_raytpu.backends.base import Backend
@@ -21,14 +20,18 @@ LOOK_EVERY_S = 30.0
 """Seconds between two questions to Airflow's server, so that work of a task that is gone ends within a minute."""
 
 _CONFIRM_S = 3.0
+TO_BE_DONE_AGAIN = ""
+"""A task that is there and has no state. Clearing one that runs gives it a state, so on a worker this is what Airflow
+resets as an orphan's: the next try takes the work over, or ends it where it was asked for anew meanwhile."""
+
 _GOES_ON = {"scheduled", "queued", "running", "deferred", "up_for_retry", "up_for_reschedule"}
 
 
 async def may_stop(ti: Any, request: RayRequest, log: Any) -> bool:
     """Whether the try *ti*, on a worker, was ended for good and still owns *request*; else *log* is told why not."""
     state = await task_state(ti)
-    if state in _GOES_ON:
-        log.info("%s is left running: Airflow has the task as %s.", request.name, state)
+    if state in _GOES_ON or state == TO_BE_DONE_AGAIN:
+        log.info("%s is left running: Airflow has the task as %s.", request.name, state or "to be done again")
         return False
     return await _is_owner(ti, request, state, log)
 
@@ -39,11 +42,12 @@ async def may_stop_deferred(ti: Any, request: RayRequest, backend: Backend, log:
     if state == "deferred":
         log.info("%s is left running: another triggerer watches it.", request.name)
         return False
-    if state is None or state in _GOES_ON:
+    if not state or state in _GOES_ON:
         # Cleared, or ended by another triggerer whose event is on its way. Then there is nothing left to stop, and a
         # cluster that has just become ready must stay.
+        # What is only late has not ended: at the time when it was asked for, no deadline was over by any clock.
         seen = await backend.observe(request)
-        if judge(seen, request.limits, time.time()).phase.final:
+        if judge(seen, request.limits, request.limits.asked_at).phase.final:
             log.info("%s is left alone: it has ended.", request.name)
             return False
     return await _is_owner(ti, request, state, log)
@@ -73,7 +77,7 @@ async def until_taken_away(ti: Any, log: Any) -> None:
 
 
 async def task_state(ti: Any) -> str | None:
-    """What Airflow's server has for this task now; ``None`` for a task that was cleared or deleted."""
+    """What Airflow's server has for this task now: ``None`` where it was deleted, or :data:`TO_BE_DONE_AGAIN`."""
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
     map_index = -1 if ti.map_index is None else ti.map_index
@@ -86,8 +90,11 @@ async def task_state(ti: Any) -> str | None:
     )
     # Airflow puts the map index behind the id of a mapped task, and of no other.
     key = ti.task_id if map_index < 0 else f"{ti.task_id}_{map_index}"
-    state = (states.get(ti.run_id) or {}).get(key)
-    return str(getattr(state, "value", state)) if state else None
+    found = states.get(ti.run_id) or {}
+    if key not in found:
+        return None
+    state = found[key] or TO_BE_DONE_AGAIN
+    return str(getattr(state, "value", state))
 
 
 async def _is_owner(ti: Any, request: RayRequest, state: str | None, log: Any) -> bool:

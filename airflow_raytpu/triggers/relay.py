@@ -41,9 +41,11 @@ class Relay:
             self._task = asyncio.create_task(self._copy(), name=f"log of {self._request.name}")
 
     async def finish(self, within_s: float) -> None:
-        """Let the last lines arrive, for *within_s* at most."""
+        """Let the last lines arrive, for *within_s* at most; say so where they do not."""
         if self._task is not None:
-            await asyncio.wait({self._task}, timeout=within_s)
+            done, _ = await asyncio.wait({self._task}, timeout=within_s)
+            if not done:
+                self._log.warning("The last of the job's log did not come within %g s; it is not copied.", within_s)
         await self.close()
 
     async def close(self) -> None:

@@ -314,6 +314,7 @@ class WatchTrigger(BaseTrigger):
             await asyncio.wait({watching, guarding}, return_when=asyncio.FIRST_COMPLETED)
             if watching.done():
                 return watching.result()
+            guarding.result()  # it has ended by itself, or nobody would watch from here on
         finally:
             watching.cancel()
             guarding.cancel()

@@ -352,7 +352,7 @@ async def test_a_kill_by_a_user_stops_the_work(state, place_with, airflow_says):
     assert used(backend.requests[0])["phase"] == "KILLED"
 
 
-@pytest.mark.parametrize("state", ["scheduled", "queued", "running", "deferred", "up_for_retry"])
+@pytest.mark.parametrize("state", ["scheduled", "queued", "running", "deferred", "up_for_retry", ""])
 async def test_a_reset_of_an_orphan_leaves_the_work_to_the_next_try(state, place_with, airflow_says):
     backend = ScriptedBackend([busy()])
     place_with(backend)

@@ -50,6 +50,14 @@ def test_a_mark_of_use_that_was_cut_off_was_meant(first: RayRequest, text: str) 
     assert attempts.claim(first, "g") == attempts.Claim(request=second(first))
 
 
+@pytest.mark.parametrize(
+    "again", [None, 7, [], {}, {"spent": {}}, {"total_until": 2000.0}, {"spent": 1, "total_until": "late"}], ids=repr
+)
+def test_a_loss_that_was_edited_leaves_nothing_to_the_next_attempt(first: RayRequest, again: Any) -> None:
+    objects.write_json(first.outbox("used"), {"phase": "LOST", "generation": "g", "again": again})
+    assert attempts.claim(first, "g") == attempts.Claim(request=second(first))
+
+
 @pytest.mark.parametrize("text", BAD)
 def test_a_request_that_was_cut_off_is_the_same_attempt_and_is_written_again(first: RayRequest, text: str) -> None:
     attempts.take(first, "me", "g")

@@ -89,7 +89,9 @@ async def test_cleanup_stops_nothing_and_remembers_the_place_in_the_log(request_
     assert await trigger_of(request_, TaskInstance())._offset(request_) == 0, "another try has a log of its own"
 
 
-@pytest.mark.parametrize("state", ["failed", "success", "skipped", "removed", None, "scheduled", "queued", "running"])
+@pytest.mark.parametrize(
+    "state", ["failed", "success", "skipped", "removed", None, "", "scheduled", "queued", "running"]
+)
 async def test_a_user_kill_stops_the_work_and_uses_the_attempt_up(state, request_, place_with, airflow_says):
     backend, ti = ScriptedBackend([running(at=time.time())]), TaskInstance()
     place_with(backend)
@@ -187,14 +189,15 @@ async def test_a_cluster_that_another_triggerer_saw_ready_is_left_alone(request_
 
 
 @pytest.mark.parametrize(("map_index", "key"), [(-1, "train"), (3, "train_3")])
-async def test_the_state_is_asked_for_as_airflow_answers(map_index, key, monkeypatch):
+@pytest.mark.parametrize(("said", "state"), [("failed", "failed"), (None, ownership.TO_BE_DONE_AGAIN)])
+async def test_the_state_is_asked_for_as_airflow_answers(map_index, key, said, state, monkeypatch):
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
     def states(**asked):
         assert asked == {"dag_id": "digits", "task_ids": ["train"], "run_ids": ["manual__1"], "map_index": map_index}
-        return {"manual__1": {key: "failed"}}
+        return {"manual__1": {key: said}}
 
     monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(states))
-    assert await ownership.task_state(TaskInstance(map_index=map_index)) == "failed"
+    assert await ownership.task_state(TaskInstance(map_index=map_index)) == state
     monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(lambda **_: {}))
     assert await ownership.task_state(TaskInstance()) is None
