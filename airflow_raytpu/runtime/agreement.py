@@ -24,11 +24,15 @@ _LOOK_S = 0.02
 
 
 class Board(Protocol):
-    """Where rank 0 leaves word for the others."""
+    """Where ranks leave word for one another, rank 0 most of all."""
 
     def say(self, topic: str, word: dict[str, Any]) -> None: ...
     def hear(self, topic: str, within_s: float) -> dict[str, Any]:
-        """:raises LostError: there was no word in time."""
+        """:raises LostError: there was no word of rank 0 in time."""
+        ...
+
+    def heard(self, topic: str) -> dict[str, Any] | None:
+        """What was said of it so far."""
         ...
 
     def drop(self, topic: str) -> None: ...
@@ -48,13 +52,16 @@ class Relayed:
 
     def hear(self, topic: str, within_s: float) -> dict[str, Any]:
         until = time.monotonic() + within_s
-        while (word := relay.collect(self._request, f"{self._token}/{topic}")) is None:
+        while (word := self.heard(topic)) is None:
             if time.monotonic() > until:
                 raise LostError(
                     f"Rank 0 has said nothing of {topic} for {within_s:.0f} s.", "Look at the log of the first host."
                 )
             time.sleep(_LOOK_S)
         return word
+
+    def heard(self, topic: str) -> dict[str, Any] | None:
+        return relay.collect(self._request, f"{self._token}/{topic}")
 
     def drop(self, topic: str) -> None:
         relay.drop(self._request, f"{self._token}/{topic}")

@@ -27,12 +27,11 @@ from airflow_raytpu.runtime import files, trees
 from airflow_raytpu.runtime.agreement import Agreement, Board
 from airflow_raytpu.runtime.commits import Commit, best_of, committed
 from airflow_raytpu.runtime.faults import EVICTED
+from airflow_raytpu.runtime.lineage import GIVE
 from airflow_raytpu.runtime.outbox import MIN_INTERVAL_S, finite
 from airflow_raytpu.runtime.saving import Saver
 
 State = TypeVar("State")
-
-_GIVE = "Give the checkpoint that a training task returned."
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +81,7 @@ def load(uri: str) -> Any:
         try:
             tree = checkpointer.metadata(path).item_metadata.tree
         except (FileNotFoundError, ValueError, AttributeError) as error:
-            raise PathError(f"There is no checkpoint at {uri}.", _GIVE) from error
+            raise PathError(f"There is no checkpoint at {uri}.", GIVE) from error
         plain = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
         return checkpointer.restore(path, restore_args=plain)
 
@@ -101,7 +100,7 @@ def _restore_into(uri: str, state: State, *, warm: bool = False) -> State:
     try:
         found = trees.stored(path)
     except (FileNotFoundError, ValueError) as error:
-        raise PathError(f"There is no checkpoint at {uri}.", _GIVE) from error
+        raise PathError(f"There is no checkpoint at {uri}.", GIVE) from error
     if differs := trees.mismatch(trees.leaves(state), found, types=not warm):
         lever = (
             "Pass a checkpoint of this model." if warm else 'Restore the model as it was; resume="never" begins anew.'
@@ -149,12 +148,14 @@ class Session:
 
     def __post_init__(self) -> None:
         self._agreement = Agreement(self.policy, self.rank, self.board, self.noticed, self.ticks)
-        self._saver = Saver(self.root, self.request, self.policy, self.lineage, self.rank, self.board, self.make)
+        self._saver = Saver(
+            self.root, self.request, self.policy, self.lineage, self.rank, self.board, self.make, self.restore
+        )
 
     @property
     def commit(self) -> Commit | None:
         """The newest checkpoint that this process saw committed, or was restored from."""
-        return self._saver.commit or self.restore
+        return self._saver.commit
 
     @property
     def blocked_s(self) -> float:
@@ -169,7 +170,7 @@ class Session:
     def after(self, step: int, state: Any, metrics: Mapping[str, Any]) -> None:
         """One more step is done.
 
-        :raises LostError: hosts will be taken away; all is saved.
+        :raises LostError: hosts will be taken away; all is saved, where storage took it.
         """
         self.step, self.metrics, self._state = step, metrics, state
         if self.rank == 0:
@@ -178,9 +179,11 @@ class Session:
         if turn.save:
             self._save()
         if turn.leave:
-            # Steps beyond the save would only be lost.
-            self._settle(last=True)
-            raise LostError(f"{turn.leave}: saved at step {step:,}, and left in time.", EVICTED)
+            # Steps beyond the save would only be lost. Another slice goes on, so this save is not the last one.
+            self._settle()
+            saved = self.commit is not None and self.commit.step == step
+            how = f"saved at step {step:,}" if saved else f"step {step:,} could not be saved"
+            raise LostError(f"{turn.leave}: {how}, and left in time.", EVICTED)
 
     def finish(self) -> None:
         """Save the last state, where it was not, and wait until it is committed."""

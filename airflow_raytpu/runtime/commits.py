@@ -103,7 +103,7 @@ def damage(commit: Commit) -> str:
 
 
 def prune(root: str, keep: int, lineage: Sequence[str], best: tuple[str, str] | None = None) -> None:
-    """Remove all but the best and the newest *keep* checkpoints of *lineage*, and torn ones older than the newest.
+    """Remove all but the best and the newest *keep* checkpoints of *lineage*, and what saves before the newest left.
 
     The record goes first, so that a half-removed checkpoint is a torn one.
     """
@@ -116,8 +116,10 @@ def prune(root: str, keep: int, lineage: Sequence[str], best: tuple[str, str] | 
         if commit not in kept:
             files.remove(f"{commit.uri}/{RECORD}")
             files.remove(commit.uri)
-    for uri in torn:
-        if kept and int(uri.rpartition("/")[2]) < kept[0].step:
+    unfinished = [f"{root}/{quote(name)}" for name in files.children(root) if _UNFINISHED in name]
+    for uri in [*torn, *unfinished]:
+        step = uri.rpartition("/")[2].partition(_UNFINISHED)[0]
+        if kept and step.isdigit() and int(step) < kept[0].step:
             files.remove(uri)
 
 

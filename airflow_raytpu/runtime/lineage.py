@@ -5,11 +5,14 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from airflow_raytpu.model.errors import RequestError
+from airflow_raytpu.model.errors import PathError, RequestError
 from airflow_raytpu.model.request import RayRequest
 from airflow_raytpu.model.result import Outcome
 from airflow_raytpu.runtime import files
 from airflow_raytpu.runtime.commits import damage, every_commit
+
+GIVE = "Give the checkpoint that a training task returned."
+"""What to do about a checkpoint that is not there."""
 
 log = logging.getLogger(__name__)
 
@@ -52,10 +55,14 @@ def warm_start(request: RayRequest) -> str:
     """URI of the checkpoint whose state a fresh run begins with, empty for none.
 
     A run that is named in the arguments stands for its newest checkpoint, if it has one.
+
+    :raises PathError: nothing is where a checkpoint is named, and the run has none of its own to go on from.
     """
     stated: str = request.arguments.get("warm_start") or ""
     run: str = request.arguments.get("warm_start_run") or ""
     if not run:
+        if stated and not _has_begun(request) and not files.children(stated):
+            raise PathError(f"There is no checkpoint at {stated}.", GIVE)
         return stated
     root = request.storage.removesuffix(request.identity.storage_path())
     folder = f"{root}{replace(request.identity, run_id=run).storage_path()}/checkpoints"
@@ -63,3 +70,8 @@ def warm_start(request: RayRequest) -> str:
     if found is None:
         log.warning("Run %s left no checkpoint in %s: beginning with a fresh state.", run, folder)
     return found.uri if found else ""
+
+
+def _has_begun(request: RayRequest) -> bool:
+    names = lineage(request, request.arguments.get("resume", "auto"))
+    return any(commit.request in names for commit in every_commit(f"{request.storage}/checkpoints"))

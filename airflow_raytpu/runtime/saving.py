@@ -6,17 +6,19 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
 from dataclasses import replace
 from typing import Any
 
 from airflow_raytpu.model.errors import CheckpointError, LostError, RayTpuError
 from airflow_raytpu.model.policies import CheckpointPolicy
-from airflow_raytpu.runtime import files, trees
+from airflow_raytpu.runtime import files, mesh, trees
 from airflow_raytpu.runtime.agreement import Board
 from airflow_raytpu.runtime.commits import Commit, folder, inventory, prune, record
 
 _ABANDON_S = 10.0
 _FAREWELL_S = 30.0
+_LOOK_S = 0.5
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +28,7 @@ class Saver:
 
     :param board: ``None`` where there is one rank.
     :param make: makes Orbax's checkpointer.
+    :ivar commit: the newest checkpoint that is known to be good.
     """
 
     def __init__(
@@ -37,6 +40,7 @@ class Saver:
         rank: int,
         board: Board | None,
         make: Callable[[float], Any] | None = None,
+        commit: Commit | None = None,
     ) -> None:
         self._root, self._request, self._policy, self._lineage = root, request, policy, lineage
         self._rank, self._board, self._make = rank, board, make or _orbax
@@ -45,11 +49,15 @@ class Saver:
         self._saving: Commit | None = None
         self._error = ""
         self._failures = 0
-        self.commit: Commit | None = None
+        self._spoken: list[str] = []
+        self.commit = commit
         self.blocked_s = 0.0
 
     def save(self, step: int, state: Any, metrics: Mapping[str, float]) -> None:
-        """Begin to save; returns once the state is copied off the devices. The save before must be settled."""
+        """Begin to save; returns once the state is copied off the devices. The save before must be settled.
+
+        :raises CheckpointError: this rank alone could not begin, while the others wait for it in Orbax.
+        """
         import orbax.checkpoint as ocp
 
         began = time.monotonic()
@@ -57,13 +65,17 @@ class Saver:
         self._saving, self._error = commit, ""
         leaves = trees.leaves(state) if self._rank == 0 else {}
         try:
-            # Orbax, where it is refused the folder, leaves threads that keep the process from ending (0.12).
-            files.make_folder(self._root)
+            if self._board is None:
+                # Orbax, where it is refused the folder, leaves threads that keep the process from ending (0.12). In a
+                # gang all ranks must go into Orbax, or none: the others would hang there.
+                files.make_folder(self._root)
             if self._orbax is None:
                 self._orbax = self._make(self._policy.longest_save)
             self._orbax.save(files.native(commit.uri), args=ocp.args.StandardSave(state), force=True)
         except Exception as error:  # noqa: BLE001 - whatever storage does, it is told in settle
             self._error = _first_line(error)
+            if self._board is not None:
+                self._fail(commit, "the hosts are out of step")
         self._thread = threading.Thread(target=self._finish, args=(commit, leaves), name=f"commit {step}", daemon=True)
         self._thread.start()
         self.blocked_s += time.monotonic() - began
@@ -90,7 +102,7 @@ class Saver:
         if not self._error:
             self._failures = 0
             return self.commit
-        self._fail(commit, last)
+        self._fail(commit, "it was the last one" if last else "")
         return None
 
     def abandon(self) -> None:
@@ -103,41 +115,67 @@ class Saver:
         if self._orbax is not None:
             self._orbax.close()
 
-    def _fail(self, commit: Commit, last: bool) -> None:
+    def _fail(self, commit: Commit, final: str) -> None:
+        """:raises CheckpointError: there is a *final* reason why the loop cannot go on, or it is one too many."""
         self._failures += 1
         # After a failure Orbax may still wait for its own threads: the next save gets a new one.
         self._orbax = None
-        good = f"The last good one is step {self.commit.step:,} ({self.commit.uri})." if self.commit else ""
+        good = f" The last good one is step {self.commit.step:,} ({self.commit.uri})." if self.commit else ""
         cause = f"The checkpoint of step {commit.step:,} could not be saved: {self._error}"
         allowed = self._policy.failed_saves
-        if last or self._failures >= allowed:
-            count = "it was the last one" if last else f"{self._failures} saves have failed one after another"
+        if final or self._failures >= allowed:
+            final = final or f"{self._failures} saves have failed one after another"
             raise CheckpointError(
-                f"{cause} ({count}). {good}".rstrip(),
+                f"{cause} ({final}).{good}",
                 f"Look at the space and the permissions of {self._root}; every host must reach it.",
             )
-        log.warning("%s (%d of %d in a row). %s Going on.", cause, self._failures, allowed, good)
+        log.warning("%s (%d of %d in a row).%s Going on.", cause, self._failures, allowed, good)
 
     def _finish(self, commit: Commit, leaves: trees.Leaves) -> None:
         """In a thread of its own: wait for the data, prove it, and make it count."""
-        topic = f"saved {commit.step}"
+        elsewhere = ""
         try:
             if not self._error:
-                self._orbax.wait_until_finished()
-                if self._rank == 0:
+                elsewhere = self._await(commit.step)
+                if self._rank == 0 and not elsewhere:
                     commit = self._prove(commit, leaves)
         except Exception as error:  # noqa: BLE001 - told in settle
             self._error = _first_line(error)
         try:
-            if self._rank and self._board is not None:
-                # Rank 0 has the last word, so that all ranks count the same failures.
-                self._error = self._board.hear(topic, self._policy.longest_save)["error"]
-            elif self._board is not None:
-                self._board.say(topic, {"error": self._error})
+            if self._board is not None:
+                self._error = self._agree(self._board, commit.step, elsewhere)
         except Exception as error:  # noqa: BLE001 - told in settle
             self._error = _first_line(error)
         if not self._error:
             self.commit = commit
+
+    def _await(self, step: int) -> str:
+        """Wait until Orbax is done on every host, or one has failed, of which it would not hear (0.12); then why."""
+        if self._board is None:
+            self._orbax.wait_until_finished()
+            return ""
+        done: Future[None] = Future()
+        threading.Thread(target=_fulfil, args=(done, self._orbax.wait_until_finished), daemon=True).start()
+        while not wait([done], _LOOK_S).done:
+            word = self._board.heard(_saved(step) if self._rank else _failed(step))
+            if word is not None and word["error"]:
+                return str(word["error"])
+        done.result()
+        return ""
+
+    def _agree(self, board: Board, step: int, elsewhere: str) -> str:
+        """Why the save failed, empty where it did not: rank 0's word, so that all count the same failures."""
+        own = f"{self._error} ({mesh.host()})" if self._error else ""
+        if self._rank:
+            if own:
+                board.say(_failed(step), {"error": own})
+            return str(board.hear(_saved(step), self._policy.longest_save + _FAREWELL_S / 2)["error"])
+        board.say(_saved(step), {"error": own or elsewhere})
+        # Whoever is in this save has heard what was said of the one before.
+        for topic in self._spoken:
+            board.drop(topic)
+        self._spoken = [_saved(step), _failed(step)]
+        return own or elsewhere
 
     def _prove(self, commit: Commit, leaves: trees.Leaves) -> Commit:
         """Look at what was written, then write the record, then remove what is superseded.
@@ -161,6 +199,25 @@ def _orbax(longest_s: float) -> Any:
 
     options = ocp.options.AsyncOptions(timeout_secs=max(1, int(longest_s)))
     return ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler(), async_options=options)
+
+
+def _fulfil(done: Future[None], work: Callable[[], None]) -> None:
+    try:
+        work()
+    except BaseException as error:  # noqa: BLE001 - whoever waits for it gets it
+        done.set_exception(error)
+    else:
+        done.set_result(None)
+
+
+def _saved(step: int) -> str:
+    """Topic of rank 0's word."""
+    return f"saved {step}"
+
+
+def _failed(step: int) -> str:
+    """Topic of the other ranks' complaints."""
+    return f"failed {step}"
 
 
 def _first_line(error: BaseException) -> str:

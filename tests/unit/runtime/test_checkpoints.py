@@ -290,6 +290,22 @@ def test_on_notice_it_saves_at_the_next_step_and_leaves(jax, make_session, repor
     assert steps(session)[0] == 14
 
 
+def test_a_save_that_fails_on_notice_costs_its_steps_and_not_the_task(jax, make_session, reported):
+    notice, now = [], [0.0]
+    session = make_session(make=Slow([None, FULL]), noticed=lambda: "".join(notice), ticks=lambda: now[0])
+    with (
+        checkpoints.opened(session),
+        pytest.raises(LostError, match="node 1 goes: step 14 could not be saved, and left in time"),
+    ):
+        for step in range(1, 100):
+            now[0] += 1
+            if step == 14:
+                notice.append("node 1 goes")
+            checkpoints.step(step, {"x": jax.numpy.zeros(2)})
+
+    assert steps(session) == [10]
+
+
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
 def test_a_loss_that_is_no_number_ends_the_task_before_it_is_saved(jax, make_session, reported, loss):
     session = make_session()

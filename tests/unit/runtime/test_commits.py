@@ -71,6 +71,16 @@ def test_pruning_keeps_the_newest_of_the_lineage(root):
     assert files.children(root) == ["300", "400", "500"]
 
 
+def test_pruning_removes_what_unfinished_saves_left_before_the_newest(root):
+    for name in ("200.orbax-checkpoint-tmp", "400.orbax-checkpoint-tmp", "x.orbax-checkpoint-tmp"):
+        files.write_bytes(f"{root}/{name}/data", b"x")
+    save(root, 300)
+
+    prune(root, 2, ["one"])
+
+    assert files.children(root) == ["300", "400.orbax-checkpoint-tmp", "x.orbax-checkpoint-tmp"]
+
+
 def test_a_record_that_was_moved_with_its_folder_names_the_new_place(root, tmp_path):
     save(root, 100)
     (tmp_path / "checkpoints").rename(tmp_path / "elsewhere")
