@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from airflow_raytpu.model.errors import NoResultError, RayTpuError, RequestError, UserCodeError
+from airflow_raytpu.model.errors import NoResultError, PathError, RayTpuError, RequestError, UserCodeError
 from airflow_raytpu.model.request import RayRequest
 from airflow_raytpu.model.result import Outcome
 from airflow_raytpu.runtime import files
@@ -62,6 +62,11 @@ def failure(request: str, error: Exception) -> Outcome:
         )
     if isinstance(error, RayTpuError):
         return Outcome(request=request, code=error.code, cause=error.cause, lever=error.lever)
+    if isinstance(error, OSError) and error.filename is not None:
+        cause = f"{error.filename} is refused: {error.strerror or error}."
+        return Outcome(
+            request=request, code=PathError.code, cause=cause, lever="See the space and the permissions there."
+        )
     cause = f"The runtime failed: {type(error).__name__}: {error}"
     return Outcome(
         request=request, code=NoResultError.code, cause=cause, lever="The job's log has the whole traceback."

@@ -208,6 +208,9 @@ class _Job:
                 return TakenError(f"The workers did not get onto the slice within {_START_S:.0f} s.")
             if isinstance(cause, WorkerGroupStartupFailedError):
                 return LostError(f"The workers could not be started: {first_line(error)}", EVICTED)
+            if isinstance(cause, OSError):
+                # Ray's controller writes a list of checkpoints after each report, and ends where storage refuses it.
+                return LostError(f"Ray Train's controller was refused by storage: {first_line(cause)}", EVICTED)
         return PlaceError(f"Ray Train failed: {type(error).__name__}: {first_line(error)}", "The job's log has it all.")
 
     def _trainer(self, held: ReservedSlice, restore: Commit | None) -> JaxTrainer:

@@ -56,6 +56,13 @@ def test_a_fault_of_our_own(run):
     assert "KeyError" in outcome["cause"]
 
 
+def test_storage_that_refuses_is_named(run):
+    code, outcome = run(raising(PermissionError(13, "Permission denied", "/runs/checkpoints")))
+
+    assert (code, outcome["code"]) == (1, "RT103")
+    assert outcome["cause"] == "/runs/checkpoints is refused: Permission denied."
+
+
 def test_a_stopped_driver_claims_nothing(run):
     code, outcome = run(raising(KeyboardInterrupt()))
 

@@ -97,6 +97,7 @@ def test_what_a_failed_start_means(job):
     assert explain(BROKEN) is BROKEN
     assert isinstance(explain(WorkerGroupStartupTimeoutError(4)), TakenError)
     assert isinstance(explain(WorkerGroupStartupFailedError("gone")), LostError)
+    assert isinstance(explain(NotADirectoryError(20, "Not a directory", "/x/snapshot.json")), LostError)
     wrapped = RuntimeError("setup")
     wrapped.__cause__ = BROKEN
     assert explain(wrapped) is BROKEN
