@@ -33,10 +33,15 @@ class Kubernetes:
     """An API server whose Ray objects come to life on this machine."""
 
     k: FakeKubernetes
+    controller: RealController
 
     def open(self) -> KubeRayBackend:
         """A backend as a process of its own would have; close it after use."""
         return KubeRayBackend(TestAccess(self.k.url, self.k.token), "default", DEPLOYMENT, Reach(way=Way.PROXY))
+
+    def restart_operator(self) -> None:
+        """KubeRay's pod begins anew."""
+        self.k.loop.call_soon_threadsafe(self.controller.restart)
 
     def cluster_request(self, task_id: str, tpu_slice: str, **changes: Any) -> RayRequest:
         return RayRequest(
@@ -67,7 +72,7 @@ def running_kubernetes(arrivals: Arrivals | None = None) -> Iterator[Kubernetes]
         controller = RealController(k, root, arrivals=arrivals)
         _in(k, controller.__aenter__())
         try:
-            yield Kubernetes(k)
+            yield Kubernetes(k, controller)
         finally:
             _in(k, controller.__aexit__(None, None, None))
 

@@ -38,14 +38,18 @@ class Backend(Protocol):
         ``False`` means that it must wait (a cluster that is coming up) and wants to be called again.
 
         :raises ForeignObjectError: the name is taken by another owner.
-        :raises RequestError: a shared cluster of that name is there and cannot become what is asked for.
+        :raises RequestError: a shared cluster or service of that name is there and cannot become what is asked for.
         :raises LostError: the shared cluster it names is gone.
         :raises BackendUnreachable: no answer; call again.
         """
         ...
 
     async def observe(self, request: RayRequest) -> Observation:
-        """Look; change nothing but the sign of life. Trouble on the way gives an unreachable observation."""
+        """Look; change nothing but the sign of life. Trouble on the way gives an unreachable observation.
+
+        To see that a rollout on a service has succeeded also makes its version the one that the service keeps: who is
+        told of the success can count on that.
+        """
         ...
 
     async def wait(self, request: RayRequest, pause_s: float) -> None:
@@ -59,12 +63,16 @@ class Backend(Protocol):
     async def stop(self, request: RayRequest) -> None:
         """End the work and free its slice: stop the job, delete the cluster it owns. Nothing to stop is no error.
 
-        A shared cluster stays until its time to live is over, by :meth:`delete` too.
+        A shared cluster that was ever ready stays until its time to live is over, by :meth:`delete` too; one that never
+        was goes with the request that made it. So does the service of a rollout where no version has proven good yet.
         """
         ...
 
     async def delete(self, request: RayRequest) -> None:
-        """Remove everything of the request and return when it is gone. Nothing to remove is no error."""
+        """Remove everything of the request and return when it is gone. Nothing to remove is no error.
+
+        A service ends by this alone, see :func:`~airflow_raytpu.model.application.service_called`.
+        """
         ...
 
     async def slices(self, cluster_name: str | None = None) -> list[SliceState]:

@@ -93,3 +93,11 @@ def misfit(name: str, there: str, asked: str) -> RequestError:
         f"Cluster {name} has {there or 'no slice'}, and {asked} is asked for.",
         "Give the other cluster another name, or wait until this one's time to live is over.",
     )
+
+
+def other_service(name: str, there: str, asked: str) -> RequestError:
+    """A service is there under the name, and it is of another slice."""
+    return RequestError(
+        f"Service {name} has {there or 'no slice'}, and {asked} is asked for: that would be another cluster.",
+        "Delete the service first (RayServeDeleteOperator), or give the application another name.",
+    )

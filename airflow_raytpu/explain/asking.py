@@ -39,7 +39,7 @@ def ask(task: RequestOperator, renderer: Renderer, copies: int | None = None) ->
         "copies": copies,
         "kind": intent.kind.value,
         "slice": _plan(intent),
-        "name": _name(rendered, intent),
+        "name": made["metadata"]["name"] if made else _name(rendered, intent),
         "cluster": _cluster(rendered),
         "code": [code.entry for code in rendered.codes()],
         "deadlines": {name: getattr(limits, f"{name}_s") for name in ("slice_wait", "start", "stall", "total")},

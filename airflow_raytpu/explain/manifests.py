@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
 from airflow_raytpu.explain.rendering import RUN
 from airflow_raytpu.hooks.raytpu import KUBERAY, Place, RayTpuHook, setting
+from airflow_raytpu.model import application
 from airflow_raytpu.model.errors import RequestError
 from airflow_raytpu.model.identity import Identity
 from airflow_raytpu.model.kuberay import KubeRayOptions
 from airflow_raytpu.model.request import RayRequest
 from airflow_raytpu.operators._arguments import is_literal
 from airflow_raytpu.operators._lifecycle import RequestOperator
+from airflow_raytpu.operators.serve import RayServeDeployOperator
 from airflow_raytpu.placement.intent import Intent
 from airflow_raytpu.placement.topology import TpuSlice
 
@@ -30,6 +33,9 @@ def manifest_of(task: RequestOperator, intent: Intent, name: str) -> dict[str, A
     from airflow_raytpu.backends.kuberay.manifest import manifest
 
     request = _request(task, intent, place)
+    if application.has_service(request):
+        # Every run has the same one, so its name is known.
+        return manifest(application.service(request), KubeRayOptions.from_dict(request.options), time.time())
     made = manifest(request, KubeRayOptions.from_dict(request.options), time.time())
     return dict(_renamed(made, request.name, name))
 
@@ -57,7 +63,13 @@ def _request(task: RequestOperator, intent: Intent, place: Place) -> RayRequest:
         code=f"{root}/code/<content>.zip" if task.kind.is_job else None,
         ttl_s=intent.ttl_s,
         options=place.options_of(task.kuberay),
+        arguments=_plain(task.asked(task.model)) if isinstance(task, RayServeDeployOperator) else {},
     )
+
+
+def _plain(arguments: dict[str, Any]) -> dict[str, Any]:
+    """*arguments* as JSON, with a word for what other tasks will have returned."""
+    return dict(json.loads(json.dumps(arguments, default=str)))
 
 
 def _renamed(value: Any, old: str, new: str) -> Any:

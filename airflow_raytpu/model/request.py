@@ -41,7 +41,8 @@ class RayRequest:
     :param storage: URI of this task's folder in storage, the same for every attempt.
     :param limits: the absolute deadlines.
     :param ttl_s: seconds after which a cluster with no sign of life from Airflow is given back.
-    :param shared: a cluster that other DAG runs use under the same name: it is never stopped, only left to its *ttl*.
+    :param shared: a cluster, or the service of an application, that other DAG runs use under the same name: once it was
+        of use it is never stopped. A cluster is left to its *ttl*, a service is there until it is deleted.
     :param options: how the backend makes a cluster, in the backend's own words (JSON); empty for its defaults.
     """
 

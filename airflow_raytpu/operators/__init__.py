@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 _HOMES = {
     "IterJaxBatchInferenceOperator": "airflow_raytpu.operators.inference",
     "JaxTrainerOperator": "airflow_raytpu.operators.train",
+    "RayServeDeleteOperator": "airflow_raytpu.operators.serve",
     "RayServeDeployOperator": "airflow_raytpu.operators.serve",
     "RayTpuClusterDeleteOperator": "airflow_raytpu.operators.cluster",
     "RayTpuClusterOperator": "airflow_raytpu.operators.cluster",
@@ -18,6 +19,7 @@ _HOMES = {
 __all__ = [
     "IterJaxBatchInferenceOperator",
     "JaxTrainerOperator",
+    "RayServeDeleteOperator",
     "RayServeDeployOperator",
     "RayTpuClusterDeleteOperator",
     "RayTpuClusterOperator",
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from airflow_raytpu.operators.inference import IterJaxBatchInferenceOperator
     from airflow_raytpu.operators.job import RayTpuJobOperator
     from airflow_raytpu.operators.reap import RayTpuReapOperator
-    from airflow_raytpu.operators.serve import RayServeDeployOperator
+    from airflow_raytpu.operators.serve import RayServeDeleteOperator, RayServeDeployOperator
     from airflow_raytpu.operators.train import JaxTrainerOperator
 
 

@@ -58,7 +58,7 @@ def _nowhere(intent: Intent) -> Iterator[Finding]:
         yield error(
             "RT120",
             "A serving application needs a cluster that outlives its task.",
-            "Pass cluster=, a RayTpuClusterOperator task.",
+            'Pass cluster=, a RayTpuClusterOperator task, or slice="v6e:2x2" and name= for a service of its own.',
         )
     else:
         yield error(

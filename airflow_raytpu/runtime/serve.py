@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_raytpu.model.application import REPLICA, configuration
+from airflow_raytpu.model.application import GOOD, PROVEN_AT, REPLICA, configuration
 from airflow_raytpu.model.errors import BackendUnreachable, RolloutError
 from airflow_raytpu.model.request import RayRequest
 from airflow_raytpu.placement.plan import SlicePlan, plan
@@ -58,6 +58,7 @@ class _Rollout:
         self._smoke: list[dict[str, Any]] = rollout["smoke"]
         self._limits, self._deadline_s = request.limits, rollout["deadline_s"]
         self._until = 0.0
+        self._stated_good: Mapping[str, Any] | None = request.arguments.get(GOOD)
         replica = request.arguments.get(REPLICA)
         self._plan = plan(TpuSlice.parse(replica)) if replica else None
         route = self._config["route_prefix"].rstrip("/")
@@ -69,8 +70,7 @@ class _Rollout:
             self._choose_slice(self._plan)
         self._until = min(time.time() + self._deadline_s, self._limits.total_until)
         self._outbox.tell(phase="deploying", unit="replica", slice_at=time.time())
-        # What is not there now was taken away on purpose, and is not brought back.
-        good = self._applications.last_good(self._name) if self._applications.view(self._name) else None
+        good = self._last_good()
         try:
             self._deploy(self._config)
             running = self._wait_healthy(self._config, self._until)
@@ -93,7 +93,14 @@ class _Rollout:
             "previous": previous,
             "replicas": running,
             "smoke": answers,
+            PROVEN_AT: time.time(),
         }
+
+    def _last_good(self) -> Mapping[str, Any] | None:
+        """What to go back to; ``None`` where there was nothing good."""
+        # What is not there now was taken away on purpose, and is not brought back, unless the service itself states it.
+        kept = self._applications.last_good(self._name) if self._applications.view(self._name) else None
+        return kept or self._stated_good
 
     def _choose_slice(self, slice_plan: SlicePlan) -> None:
         """Pin the replica to a free slice; a version that runs already keeps its own."""

@@ -19,6 +19,7 @@ from airflow_raytpu.backends.base import Backend
 from airflow_raytpu.hooks.raytpu import Place, RayTpuHook, setting
 from airflow_raytpu.model.errors import (
     BackendUnreachable,
+    ClusterError,
     ForbiddenError,
     ForeignObjectError,
     LostError,
@@ -188,7 +189,7 @@ class Watch:
                 lever=error.lever,
                 # What is there under our name is somebody else's: hands off.
                 stop=not isinstance(error, ForeignObjectError),
-                again=isinstance(error, LostError),
+                again=isinstance(error, LostError | ClusterError),
             )
         return None
 

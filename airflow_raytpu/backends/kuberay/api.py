@@ -132,13 +132,17 @@ class KubeApi:
         asked = self._asked("patch", resource, name, guarded="resourceVersion" in (body.get("metadata") or {}))
         return await self._one(asked, "PATCH", {"fieldValidation": "Strict", "fieldManager": _MANAGER}, body)
 
-    async def delete(self, resource: Resource, name: str, uid: str) -> None:
-        """Ask for the end of the object with *uid*; it may stay for a while. Gone, or another by now, is no error."""
-        asked = self._asked("delete", resource, name)
+    async def delete(self, resource: Resource, name: str, uid: str, version: str = "") -> None:
+        """Ask for the end of the object with *uid*; it may stay for a while. Gone, or another by now, is no error.
+
+        :param version: its resourceVersion, where it must not have changed since it was read.
+        :raises Conflict: it has.
+        """
+        asked = self._asked("delete", resource, name, guarded=bool(version))
         options = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
-            "preconditions": {"uid": uid},
+            "preconditions": {"uid": uid, **({"resourceVersion": version} if version else {})},
             "propagationPolicy": "Background",
         }
         answer = await self._ask(asked, "DELETE", resource.path(self.namespace, name), {}, options)

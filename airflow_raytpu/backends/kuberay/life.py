@@ -22,6 +22,14 @@ def last_beat(item: Mapping[str, Any]) -> float:
     return _number(item, naming.HEARTBEAT)
 
 
+def longer(item: Mapping[str, Any], asked_s: float) -> dict[str, str]:
+    """The annotation that lets *item* outlive the last look by *asked_s* seconds; empty where it does so already.
+
+    It is never shortened: whoever asked for more still counts on it.
+    """
+    return {naming.TTL: f"{asked_s:.0f}"} if 0 < ttl_s(item) < round(asked_s) else {}
+
+
 def is_due(item: Mapping[str, Any], now: float) -> bool:
     """Whether *item* wants another sign of life at *now* (seconds since the epoch), whoever gives it."""
     life = ttl_s(item)
@@ -40,9 +48,8 @@ def beat(now: float) -> dict[str, Any]:
 
 
 def _number(item: Mapping[str, Any], name: str) -> float:
-    text = ((item.get("metadata") or {}).get("annotations") or {}).get(name, "")
     try:
-        found = float(text)
+        found = float(naming.note_of(item, name))
     except ValueError:
         return 0.0
     return found if math.isfinite(found) else 0.0

@@ -90,9 +90,7 @@ def _own_labels(request: RayRequest, options: KubeRayOptions) -> dict[str, str]:
 
 def _own_notes(request: RayRequest, options: KubeRayOptions, now: float) -> dict[str, str]:
     found = {**kueue.queue_annotations(options), **naming.own_annotations(request, now)}
-    if request.kind is Kind.SERVE:
-        found[serving.INITIALIZING] = f"{request.limits.slice_wait_s + request.limits.start_s:.0f}"
-    return found
+    return found | serving.notes(request) if request.kind is Kind.SERVE else found
 
 
 def _overlaid(made: dict[str, Any], options: KubeRayOptions) -> dict[str, Any]:
@@ -131,6 +129,9 @@ def _strangers(made: Mapping[str, Any], request: RayRequest, options: KubeRayOpt
         ours = jobs.fields(request, options, now)
         yield from _differing("spec", spec, {name: ours[name] for name in jobs.EXACT})
         yield from jobs.runtime_env_problems(spec.get("runtimeEnvYAML"), request)
+    if kind == "RayService":
+        # It must be to the letter what a rollout states, and what takes its place once that has proven good.
+        yield from _differing("spec", spec, {serving.CONFIG: serving.fields(request)[serving.CONFIG]})
     ray, path = _cluster_of(made)
     wanted = naming.labels(request)
     for name, group in _named_groups(ray, head=True):

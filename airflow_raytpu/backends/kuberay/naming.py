@@ -27,6 +27,10 @@ TTL = f"{PREFIX}ttl-seconds"
 HEARTBEAT = f"{PREFIX}heartbeat"
 """When Airflow last looked, in seconds since the epoch."""
 SLICE = f"{PREFIX}slice"
+CREATOR = f"{PREFIX}creator"
+"""On what several tasks share: the storage of the one that made it, and that alone may give it up."""
+VERSION, PROVEN_AT = f"{PREFIX}version", f"{PREFIX}proven-at"
+"""On a RayService: the version that its configuration is, once that has proven good, and when it had."""
 
 RAY_CONTAINER = "ray"
 """The container that Ray runs in, of head and workers alike; KubeRay takes the first one."""
@@ -67,14 +71,20 @@ def own_annotations(request: RayRequest, now: float) -> dict[str, str]:
 
     :param now: seconds since the epoch, the first sign of life.
     """
-    return {
+    found = {
         OWNER: request.identity.owner(),
         TTL: f"{request.ttl_s:.0f}",
         HEARTBEAT: f"{now:.0f}",
         SLICE: request.slice,
     }
+    return found | {CREATOR: request.storage} if request.shared else found
 
 
 def owner_of(item: Any) -> str:
     """The owner that an object of the API names; empty where it is none of ours."""
-    return str(((item.get("metadata") or {}).get("annotations") or {}).get(OWNER, ""))
+    return note_of(item, OWNER)
+
+
+def note_of(item: Any, annotation: str) -> str:
+    """What an object of the API says there; empty where it says nothing."""
+    return str(((item.get("metadata") or {}).get("annotations") or {}).get(annotation, ""))

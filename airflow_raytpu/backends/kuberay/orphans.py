@@ -11,6 +11,7 @@ import time
 
 from airflow_raytpu.backends.kuberay import life, naming, statuses
 from airflow_raytpu.backends.kuberay.api import PODS, RAYCLUSTERS, RAYJOBS, RAYSERVICES, KubeApi, Resource
+from airflow_raytpu.backends.kuberay.making.serving import is_proven
 from airflow_raytpu.backends.kuberay.observing import jobs, services
 from airflow_raytpu.backends.kuberay.observing.reading import (
     Object,
@@ -81,8 +82,8 @@ def judged(
     if owner is None or going(item):
         return None
     over, ttl_s, seen_at = _over(resource, item, now), life.ttl_s(item), last_sign(item, child)
-    # One without a time to live is given no signs of life either.
-    if not over and (ttl_s <= 0 or resource is RAYSERVICES):
+    # One without a time to live is given no signs of life either. What has proven good serves on without them.
+    if not over and (ttl_s <= 0 or (resource is RAYSERVICES and is_proven(item))):
         return None
     if not is_silent(seen_at, now, 0.0 if over else ttl_s, older_than_s):
         return None
@@ -118,7 +119,7 @@ def _over(resource: Resource, item: Object, now: float) -> str:
     if resource is RAYJOBS:
         standing = jobs.standing(item)
         return f"ended, {standing.state.value}" if standing.state.ended or standing.fault else ""
-    # What is served is meant to outlive its task: a service goes only where KubeRay gave it up before it ever served.
+    # What is served is meant to outlive its task: a service goes where KubeRay gave it up before it ever served.
     if resource is RAYSERVICES and services.fault(item, now) and not services.is_submitted(item):
         return "never served, given up"
     return ""
@@ -127,6 +128,8 @@ def _over(resource: Resource, item: Object, now: float) -> str:
 def _state(resource: Resource, item: Object) -> str:
     if resource is RAYJOBS:
         return jobs.standing(item).state.value
+    if resource is RAYSERVICES:
+        return "never proved good"
     return "ready" if statuses.is_ready(item) else "not ready"
 
 

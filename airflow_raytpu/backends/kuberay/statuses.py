@@ -69,7 +69,18 @@ def of_job_on_cluster(seen: Seen, found: Job | None, now: float, *, submitted: b
     :param submitted: it was accepted once, so that its absence is loss.
     :param asked: the API was asked at all, and answered.
     """
-    place = _place(seen, now)
+    return _on_cluster(_place(seen, now), found, submitted=submitted, asked=asked)
+
+
+def of_rollout(seen: Seen, found: Job | None, now: float, *, submitted: bool, asked: bool = True) -> Observation:
+    """A job that Ray's Jobs API carries out on the cluster of a RayService; else as :func:`of_job_on_cluster`.
+
+    Whether the service's applications are well is for the job to say: it may be there to mend them.
+    """
+    return _on_cluster(_services_place(seen, now), found, submitted=submitted, asked=asked)
+
+
+def _on_cluster(place: Place, found: Job | None, *, submitted: bool, asked: bool) -> Observation:
     if found is not None:
         return _observation(replace(place, fault=None), found.state, found.message)
     if not submitted:
@@ -146,6 +157,13 @@ def is_ready(cluster: Object) -> bool:
     return bool(settled) and not going(cluster)
 
 
+def was_ready(cluster: Object) -> bool:
+    """It was ready once, whatever has become of it since: somebody may have been told of it."""
+    latched = condition(cluster, "RayClusterProvisioned").holds is True
+    # The condition goes where Kueue suspends the cluster.
+    return latched or bool(text(cluster, "status", "stateTransitionTimes", "ready"))
+
+
 def slices_due(cluster: Object) -> dict[str, TpuSlice]:
     """The TPU slices that a RayCluster has or will have, one by one, by the names that Ray gives them."""
     return dict(hosts.due(cluster))
@@ -173,6 +191,23 @@ def _jobs_place(seen: Seen, job: Object, now: float) -> Place:
         since = f" {span(now - queue.admitted_at)} ago" if queue and queue.admitted_at else ""
         return replace(place, detail=f"its cluster is still suspended, though the job was admitted{since}")
     return place
+
+
+def _services_place(seen: Seen, now: float) -> Place:
+    """The cluster under a RayService, and where the service itself keeps it from coming up."""
+    service = seen.service
+    if service is None:
+        return Place(state=ClusterState.ABSENT)
+    if going(service):
+        return Place(state=ClusterState.STOPPING, detail=clusters.stopping(service, now))
+    cluster = seen.cluster
+    if cluster is not None and belongs(cluster, service):
+        place = _place(seen, now)
+        return replace(place, facts=services.facts(service, place.facts)) if place.facts else place
+    above = of_service(replace(seen, cluster=None), now)
+    waits = above.cluster is ClusterState.SUSPENDED
+    state = ClusterState.SUSPENDED if waits else ClusterState.STARTING
+    return Place(state=state, detail=above.detail, fault=above.fault)
 
 
 def _without_cluster(seen: Seen, job: Object, now: float) -> Place:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
@@ -12,17 +13,14 @@ from airflow_raytpu.backends import outbox, rayjobs, rayslices
 from airflow_raytpu.backends.base import LogLine
 from airflow_raytpu.backends.rayapi import RayApi
 from airflow_raytpu.backends.simulated import cluster, orphans, seen
-from airflow_raytpu.backends.simulated.cluster import Cluster
+from airflow_raytpu.backends.simulated.folder import Cluster
 from airflow_raytpu.backends.simulated.state import Phase
-from airflow_raytpu.model.errors import (
-    BackendUnreachable,
-    ClusterError,
-    LostError,
-    PathError,
-)
+from airflow_raytpu.model.application import PROVEN_AT, has_service, service
+from airflow_raytpu.model.errors import BackendUnreachable, ClusterError, LostError, PathError
 from airflow_raytpu.model.observation import ClusterState, JobState, Observation
 from airflow_raytpu.model.orphans import Orphan
-from airflow_raytpu.model.request import RayRequest
+from airflow_raytpu.model.request import Kind, RayRequest
+from airflow_raytpu.model.result import Outcome
 from airflow_raytpu.model.slices import SliceCondition, SliceState
 
 _POLL_S = 1.0
@@ -41,6 +39,8 @@ class SimulatedBackend:
         self._apis: dict[str, RayApi] = {}
 
     async def ensure(self, request: RayRequest) -> bool:
+        if _is_alone(request) and await outbox.submitted(request):
+            return True  # accepted once: that its cluster is gone now is for the observation to say
         found = await asyncio.to_thread(self._ensure_cluster, request)
         found.beat()
         if found.record.phase is Phase.STOPPING:
@@ -63,6 +63,8 @@ class SimulatedBackend:
             observation = await self._look(request)
             # Read after the job's state: the result is written before the job ends, so an ended job's is there.
             progress, outcome = await outbox.read(request) if request.kind.is_job else (None, None)
+            if outcome is not None and outcome.succeeded and has_service(request):
+                await asyncio.to_thread(self._keep, request, outcome)  # nobody needs to look at it any more
         except ClusterError as error:
             absent = JobState.ABSENT if request.kind.is_job else None
             return Observation(cluster=ClusterState.FAILED, job=absent, detail=error.cause)
@@ -82,19 +84,28 @@ class SimulatedBackend:
                 yield line
 
     async def stop(self, request: RayRequest) -> None:
-        if request.shared:
-            return
         found = await asyncio.to_thread(self._attach, request)
         if found is None:
             return
+        if request.shared:
+            if request.kind is Kind.CLUSTER and _is_wasted(found, request):
+                await asyncio.to_thread(cluster.remove, found)
+            return
         if request.kind.is_job and not found.lost and found.record.phase is Phase.READY:
-            await rayjobs.stop(self._api(found), request)
-        if request.owns_cluster:
+            stays = has_service(request) and not _is_wasted(found, service(request))
+            await rayjobs.stop(self._api(found), replace(request, cluster=found.record.name) if stays else request)
+        if has_service(request):
+            await self._settle(found, request)
+        elif request.owns_cluster:
             await asyncio.to_thread(self._remove, found, request)
 
     async def delete(self, request: RayRequest) -> None:
         await self.stop(request)
         found = await asyncio.to_thread(self._attach, request)
+        if request.shared:
+            if found is not None and request.kind is Kind.SERVE:
+                await asyncio.to_thread(self._remove, found, request)
+            return
         if found is not None and request.kind.is_job and not found.lost and found.record.phase is Phase.READY:
             await self._api(found).delete_job(request.name)
 
@@ -126,14 +137,19 @@ class SimulatedBackend:
         return cluster.root_folder(self._stated_root)
 
     def _attach(self, request: RayRequest) -> Cluster | None:
-        return cluster.attach(self._root, request.cluster_name)
+        return cluster.attach(self._root, _home(request).cluster_name)
 
     def _ensure_cluster(self, request: RayRequest) -> Cluster:
-        found = self._attach(request)
-        if request.owns_cluster:
-            if found is not None and found.lost and bool(found.submitter(request.name)):
+        found, home = self._attach(request), _home(request)
+        if home.owns_cluster:
+            if found is not None and (found.lost or _served(found)) and bool(found.submitter(request.name)):
                 return found  # accepted once: that it is lost now is for the observation to say
-            return _fitting(cluster.start(self._root, request), request)
+            if found is not None and found.record.phase is Phase.FAILED and (_served(found) or not home.kind.is_job):
+                self._remove(found, home)  # nothing is left of it, and others need it
+            found = _fitting(cluster.start(self._root, home), home)
+            if home.shared:
+                found.outlive(home.ttl_s)
+            return found
         if found is None or found.lost:
             raise LostError(
                 f"The shared cluster {request.cluster_name} is gone. {found.lost if found else ''}".strip(),
@@ -141,9 +157,26 @@ class SimulatedBackend:
             )
         return found
 
+    def _keep(self, rollout: RayRequest, outcome: Outcome) -> None:
+        """Let the service of *rollout*, which succeeded, live until it is deleted."""
+        found = self._attach(rollout)
+        # One that was made later serves nothing yet.
+        if found is not None and found.record.created_at <= outcome.value.get(PROVEN_AT, 0.0):
+            found.outlive(math.inf)
+
+    async def _settle(self, found: Cluster, rollout: RayRequest) -> None:
+        """Keep the service where the *rollout*, which has ended, succeeded; give it back where it never served."""
+        _, outcome = await outbox.read(rollout)
+        if outcome is not None and outcome.succeeded:
+            await asyncio.to_thread(self._keep, rollout, outcome)
+        elif _is_wasted(found, service(rollout)):
+            await asyncio.to_thread(cluster.remove, found)
+
     async def _submit(self, found: Cluster, request: RayRequest) -> None:
         await rayjobs.submit(self._api(found), request)
         found.note_submitted(request.name, request.identity.owner())
+        if _is_alone(request):
+            await outbox.note_submitted(request, found.record.uid)
 
     async def _look(self, request: RayRequest) -> Observation:
         found = await asyncio.to_thread(self._attach, request)
@@ -195,8 +228,32 @@ class SimulatedBackend:
         return self._apis[uid]
 
 
+def _is_alone(request: RayRequest) -> bool:
+    """A job with a cluster for itself, of which nothing tells once both are over."""
+    return request.kind.is_job and request.owns_cluster and not has_service(request)
+
+
+def _home(request: RayRequest) -> RayRequest:
+    """The request that the cluster under *request* is called after."""
+    return service(request) if has_service(request) else request
+
+
+def _served(found: Cluster) -> bool:
+    """A version of the application that it is for has proven good there."""
+    return found.record.ttl_s == math.inf
+
+
+def _is_wasted(found: Cluster, request: RayRequest) -> bool:
+    """*request*, which shares it, made it, and it is of no use to anybody (yet)."""
+    ours = found.record.owner == request.identity.owner() and found.creator == request.storage
+    served = found.record.phase is Phase.READY if request.kind is Kind.CLUSTER else _served(found)
+    return ours and not served
+
+
 def _fitting(found: Cluster, request: RayRequest) -> Cluster:
     """:raises RequestError: the cluster has another slice than is asked for."""
-    if found.record.slice != request.slice:
-        raise rayjobs.misfit(found.record.name, found.record.slice, request.slice)
+    there, asked = found.record.slice, request.slice
+    if there != asked:
+        refusal = rayjobs.misfit if request.kind is Kind.CLUSTER else rayjobs.other_service
+        raise refusal(found.record.name, there, asked)
     return found

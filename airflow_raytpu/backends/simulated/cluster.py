@@ -15,14 +15,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_raytpu.backends.simulated import state
 from airflow_raytpu.backends.simulated.claims import folder_claim
+from airflow_raytpu.backends.simulated.folder import Cluster
 from airflow_raytpu.backends.simulated.processes import MARK, end, members, wait_until
 from airflow_raytpu.backends.simulated.state import Arrivals, Phase, Record
-from airflow_raytpu.model.errors import BackendUnreachable, ClusterError, ForeignObjectError
+from airflow_raytpu.model.errors import ClusterError, ForeignObjectError
 from airflow_raytpu.model.request import RayRequest
 from airflow_raytpu.placement.topology import TpuSlice
 
@@ -33,49 +33,6 @@ _REGISTER_WITHIN_S = 30.0
 _STOP_WITHIN_S = 45.0
 _KILL_WITHIN_S = 20.0
 _YOUNG_S = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Cluster:
-    """One cluster's folder and what its state said when it was read."""
-
-    folder: Path
-    record: Record
-
-    @property
-    def lost(self) -> str:
-        """Why it can never serve again though its state does not say so; empty where it lives or will."""
-        supervisor = self.record.supervisor
-        if supervisor is None or self.record.phase is Phase.FAILED or supervisor.alive():
-            return ""
-        return f"The supervisor of cluster {self.record.name} (pid {supervisor.pid}) died."
-
-    @property
-    def serves(self) -> bool:
-        """Whether it is up, or coming up."""
-        return self.record.phase in {Phase.STARTING, Phase.READY} and not self.lost
-
-    def token(self) -> str:
-        """:raises BackendUnreachable: the cluster has just gone."""
-        try:
-            return (self.folder / "token").read_text()
-        except OSError as error:
-            raise BackendUnreachable(f"The token of cluster {self.record.name} cannot be read: {error}.") from error
-
-    def beat(self) -> None:
-        """Show the supervisor that somebody still wants the cluster."""
-        with contextlib.suppress(FileNotFoundError):  # it is just being removed
-            os.utime(self.folder / "heartbeat")
-
-    def submitter(self, job: str) -> str:
-        """Owner of *job* where it was once accepted here, so that its absence means loss; empty where it was not."""
-        with contextlib.suppress(FileNotFoundError):
-            return (self.folder / "jobs" / job).read_text()
-        return ""
-
-    def note_submitted(self, job: str, owner: str) -> None:
-        if (self.folder / "jobs").is_dir():
-            state.write_private(self.folder / "jobs" / job, owner)
 
 
 def root_folder(root: Path | None = None) -> Path:

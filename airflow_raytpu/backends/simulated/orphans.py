@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from airflow_raytpu.backends.simulated import cluster
-from airflow_raytpu.backends.simulated.cluster import Cluster
+from airflow_raytpu.backends.simulated.folder import Cluster
 from airflow_raytpu.model.errors import ClusterError
 from airflow_raytpu.model.identity import Identity
 from airflow_raytpu.model.orphans import Orphan, is_silent

@@ -17,6 +17,9 @@ from airflow_raytpu.model.errors import ClusterError
 
 VERSION = 1
 
+_TTL = "ttl"
+"""File of the times to live that were asked for later, a line each: the state itself is the supervisor's to write."""
+
 HEAL_S = 10.0
 """Seconds until a lost slice is made anew where nobody says otherwise; GKE takes minutes."""
 
@@ -177,6 +180,21 @@ class Record:
         return self.with_slice(slice_index, hosts=tuple(changed))
 
 
+def raised_ttl(folder: Path, ttl_s: float) -> float:
+    """Seconds without a sign of life that the cluster in *folder* outlives: *ttl_s*, or more where that was asked."""
+    try:
+        asked = [float(line) for line in (folder / _TTL).read_text().splitlines()]
+    except (FileNotFoundError, NotADirectoryError):
+        return ttl_s
+    return max([ttl_s, *asked])
+
+
+def raise_ttl(folder: Path, ttl_s: float) -> None:
+    """Let the cluster in *folder* live so long; it is never lowered, whoever asks at the same time."""
+    with (folder / _TTL).open("a") as file:
+        file.write(f"{ttl_s}\n")
+
+
 def read(folder: Path) -> Record | None:
     """The cluster in *folder*; ``None`` where there is no such folder.
 
@@ -195,7 +213,8 @@ def read(folder: Path) -> Record | None:
     if text is None:
         return None
     try:
-        return Record.from_dict(json.loads(text))
+        record = Record.from_dict(json.loads(text))
+        return replace(record, ttl_s=raised_ttl(folder, record.ttl_s))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _foreign(folder, f"state.json says {text[:40]!r} ({error})") from error
 

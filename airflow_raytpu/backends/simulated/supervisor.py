@@ -271,8 +271,8 @@ class Supervisor:
         silent_s = self._heartbeat.silence()
         if silent_s is None:
             raise _Stop("its folder is gone")
-        if silent_s > self._record.ttl_s:
-            raise _Stop(f"no sign of life from Airflow for {silent_s:.0f} s (ttl {self._record.ttl_s:.0f} s)")
+        if silent_s > (ttl_s := state.raised_ttl(self._folder, self._record.ttl_s)):
+            raise _Stop(f"no sign of life from Airflow for {silent_s:.0f} s (ttl {ttl_s:.0f} s)")
         ended = reap()
         if self._head is not None and self._head.process.pid in ended:
             raise ClusterError("The Ray head died.")

@@ -13,6 +13,7 @@ import yaml
 from click.testing import CliRunner
 
 from airflow_raytpu import cli
+from airflow_raytpu.model import application
 from airflow_raytpu.model.errors import RequestError
 from airflow_raytpu.model.identity import CLUSTER_NAME_LIMIT, Identity
 
@@ -44,6 +45,16 @@ from airflow_raytpu.operators import RayTpuClusterOperator
 with DAG("shared", schedule=None, params={"team": "a", "nobody": ""}):
     RayTpuClusterOperator(task_id="cluster", slice="v6e:4x4", name="team-{{ params.team }}", conn_id="prod")
     RayTpuClusterOperator(task_id="nameless", slice="v6e:4x4", name="{{ params.nobody }}", conn_id="prod")
+"""
+SERVED = """
+from airflow.sdk import DAG
+from airflow_raytpu.operators import JaxTrainerOperator, RayServeDeployOperator
+
+with DAG("served", schedule=None, params={"team": "a"}):
+    train = JaxTrainerOperator(task_id="train", train_loop="json:dumps", slice="v6e:4x4", conn_id="prod")
+    RayServeDeployOperator(
+        task_id="serve", app="json:dumps", model=train.output["checkpoint"], slice="v6e:2x2",
+        name="digits-{{ params.team }}", conn_id="prod")
 """
 BROKEN = """
 from airflow.sdk import DAG
@@ -241,6 +252,17 @@ def test_a_shared_cluster_is_shown_as_it_will_be_in_every_run(here, production, 
     assert [each["cause"] for each in nameless["findings"] if each["level"] == "error"] == [
         "name is '', which names no cluster."
     ]
+
+
+def test_a_service_is_shown_as_the_first_rollout_makes_it(here, production, tmp_path):
+    (tmp_path / "served.py").write_text(SERVED)
+    done = here("served", "--output", "yaml", folder=tmp_path)
+    assert done.exit_code == 0, done.stderr
+    (made,) = [each["manifest"] for each in yaml.safe_load(done.stdout) if each["task"] == "serve"]
+    service = application.service_called("airflow", "digits-a")
+    assert (made["kind"], made["metadata"]["name"]) == ("RayService", service.name)
+    (stated,) = yaml.safe_load(made["spec"]["serveConfigV2"])["applications"]
+    assert (stated["name"], stated["args"]["app"]) == ("digits-a", "json:dumps")
 
 
 def test_options_that_cannot_be_are_refused_in_the_dag_file(here, production):

@@ -30,7 +30,7 @@ _ENVIRONMENT = {
 }
 _HEAD_ENVIRONMENT = {
     # Where Serve listens, and where a rollout's smoke requests go: the head alone carries a proxy. Others reach it by
-    # the head's Service, whose name only a shared cluster knows beforehand.
+    # a Service, whose name only a shared cluster and a RayService know beforehand.
     "RAYTPU_ENDPOINT": f"http://0.0.0.0:{SERVE_PORT}",
     # A host that refuses connections is gone after 4 s (by default 15 s), a silent one after 18 s (65 s). Until then
     # what the others say of it looks like the author's error.
@@ -39,6 +39,9 @@ _HEAD_ENVIRONMENT = {
     "RAY_health_check_failure_threshold": "3",
 }
 
+_SERVICES = {Kind.CLUSTER: "head-svc", Kind.SERVE: "serve-svc"}
+"""The Services that KubeRay makes, by which others reach an application (1.7)."""
+
 _ALIVE = {"httpGet": {"path": "/api/healthz", "port": 52365}, "initialDelaySeconds": 10, "failureThreshold": 10}
 """Whether Ray's agent on a worker is well, as KubeRay asks of other workers (1.7, Ray 2.53 and up)."""
 
@@ -46,10 +49,9 @@ _ALIVE = {"httpGet": {"path": "/api/healthz", "port": 52365}, "initialDelaySecon
 def head(request: RayRequest, options: KubeRayOptions) -> dict[str, Any]:
     """The head's pod: no TPU and no JAX, and so on no TPU node."""
     environment = _ENVIRONMENT | _HEAD_ENVIRONMENT
-    if request.kind is Kind.CLUSTER:
-        environment |= {
-            "RAYTPU_PUBLIC_ENDPOINT": f"http://{request.name}-head-svc.{options.namespace}.svc:{SERVE_PORT}"
-        }
+    if (service := _SERVICES.get(request.kind)) is not None:
+        public = f"http://{request.name}-{service}.{options.namespace}.svc:{SERVE_PORT}"
+        environment |= {"RAYTPU_PUBLIC_ENDPOINT": public}
     container = _container(options, options.head, environment)
     container["ports"] = [{"name": name, "containerPort": port} for name, port in _PORTS.items()]
     template = _template(request, options, container)

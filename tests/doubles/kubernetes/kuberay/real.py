@@ -56,6 +56,10 @@ class RealController:
             finally:
                 await self._session.close()
 
+    def restart(self) -> None:
+        """The operator's pod began anew: it knows what the API server and Ray have, and no more."""
+        self._services.forget()
+
     async def settled(self) -> None:
         """Return once the slices of every RayCluster that has gone have ended, to the last process."""
         await self.clusters.settled()

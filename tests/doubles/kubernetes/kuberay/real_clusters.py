@@ -112,13 +112,16 @@ class RealClusters:
             self.clusters.suspended(item, done=True)
 
     def _mirror(self, item: Item, found: Cluster | None) -> None:
-        if found is None or found.record.phase in {Phase.FAILED, Phase.STOPPING}:
+        uid = item["metadata"]["uid"]
+        if found is not None and found.record.phase is Phase.FAILED and uid not in self._up:
+            self._end(uid)  # containers that do not start are started again
+        elif found is None or found.record.phase in {Phase.FAILED, Phase.STOPPING}:
             why = found.record.detail if found else "Ray has ended"
             for pod in self.pods.of(item):
                 if pod["status"].get("phase") != "Failed":
                     self.pods.failed(pod, "Error", why, exit_code=1)
         elif found.record.phase is Phase.READY:
-            if self.pods.head(item) is None and item["metadata"]["uid"] in self._up:
+            if self.pods.head(item) is None and uid in self._up:
                 self._restart(item)
                 return
             self._open(item, found)

@@ -12,13 +12,21 @@ from tests.doubles.kubernetes.store import Item
 
 
 class RealServices:
-    """A changed Serve config goes to the cluster that there is; a changed cluster is not rolled out."""
+    """A Serve config goes to the cluster that there is; a changed cluster is not rolled out.
+
+    It is sent when it changed since it was sent last, when nobody remembers that it was sent, and when Serve has no
+    application (KubeRay 1.7, ``checkIfNeedSubmitServeApplications``).
+    """
 
     def __init__(self, k: Contents, clusters: RealClusters) -> None:
         self._k = k
         self._clusters = clusters
         self._services = Services(k, clusters.clusters)
         self._sent: dict[str, str] = {}
+
+    def forget(self) -> None:
+        """What a new operator knows of what was sent: nothing."""
+        self._sent.clear()
 
     async def round(self) -> None:
         for service in self._k.items("rayservices"):
@@ -49,11 +57,11 @@ class RealServices:
         uid = cluster["metadata"]["uid"]
         if dashboard is None or not config:
             return
-        if self._sent.get(uid) != config:
+        found = await dashboard.applications()
+        if self._sent.get(uid) != config or not found:
             if not await dashboard.deploy(config, self._clusters.endpoint(cluster)):
                 self._sent[uid] = config
             return
-        found = await dashboard.applications()
         self._services.applications(service, found)
         if found and all(each["status"] == "RUNNING" for each in found.values()):
             self._services.serving(service)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_raytpu.backends.kuberay.manifest import manifest
+from airflow_raytpu.model import application
 from airflow_raytpu.model.deadlines import Deadlines
 from airflow_raytpu.model.identity import Identity
 from airflow_raytpu.model.kuberay import KubeRayOptions
@@ -136,7 +137,7 @@ SCENARIOS: dict[str, tuple[str, RayRequest, dict[str, Any]]] = {
     "cpu_groups": ("CPU-only workers for data loading beside the slice.", request(Kind.INFERENCE),
                    {"cpu_groups": [{"name": "load", "replicas": 2, "cpus": 16}]}),
     "largest": ("64 hosts, privileged as v6e 16x16 needs it.", request(tpu_slice="v6e:16x16"), {"privileged": True}),
-    "serve": ("A serving application with a cluster of its own.", request(Kind.SERVE, "v6e:2x2"), {}),
+    "serve": ("An application with a service of its own.", application.service(request(Kind.SERVE, "v6e:2x2")), {}),
     "overlays": ("A sidecar on every pod, a variable more for Ray, and the head on a node pool of its own.", request(),
                  {"pod_template": _SIDECAR, "manifest": _PATCH}),
     "whole": ("A RayCluster that the author wrote, made a job's.", request(), {"whole": WHOLE}),

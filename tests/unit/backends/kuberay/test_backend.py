@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import time
-from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_raytpu.backends.kuberay import reach
 from airflow_raytpu.backends.kuberay.api import Pace
 from airflow_raytpu.backends.kuberay.backend import KubeRayBackend
 from airflow_raytpu.backends.kuberay.reach import Reach, Way
 from airflow_raytpu.backends.rayslices import OWNER
-from airflow_raytpu.model.deadlines import Deadlines
-from airflow_raytpu.model.errors import ForbiddenError, ForeignObjectError, LostError, NotInstalledError, RequestError
+from airflow_raytpu.model.errors import ForbiddenError, ForeignObjectError, LostError, NotInstalledError
 from airflow_raytpu.model.identity import Identity
 from airflow_raytpu.model.observation import ClusterState, JobState
 from airflow_raytpu.model.request import Kind, RayRequest
@@ -27,89 +22,9 @@ from airflow_raytpu.model.slices import SliceCondition
 from airflow_raytpu.model.verdict import Phase, judge
 from airflow_raytpu.storage import objects
 from tests.doubles.kubernetes.access import TestAccess
-from tests.doubles.kubernetes.kinds import crds_folder
 from tests.doubles.kubernetes.server import FakeKubernetes
 from tests.doubles.ray_dashboard import RayDashboard
-
-
-@pytest.fixture
-async def k() -> AsyncIterator[FakeKubernetes]:
-    async with FakeKubernetes(crds=crds_folder()) as server:
-        yield server
-
-
-@pytest.fixture
-async def ray() -> AsyncIterator[RayDashboard]:
-    async with RayDashboard().running() as dashboard:
-        yield dashboard
-
-
-@pytest.fixture
-async def backend(k: FakeKubernetes) -> AsyncIterator[KubeRayBackend]:
-    made = open_(k)
-    yield made
-    await made.close()
-
-
-def open_(k: FakeKubernetes, token: str = "") -> KubeRayBackend:
-    return KubeRayBackend(TestAccess(k.url, token or k.token), "default", "tests", Reach(way=Way.PROXY))
-
-
-@pytest.fixture
-def request_of(tmp_path: Path) -> Any:
-    def make(task_id: str = "train", kind: Kind = Kind.TRAIN, **changes: Any) -> RayRequest:
-        return RayRequest(
-            **{
-                "identity": Identity(deployment="tests", dag_id="digits", task_id=task_id, run_id="run"),
-                "kind": kind,
-                "slice": "v6e:4x4",
-                "storage": (tmp_path / "storage").as_uri(),
-                "limits": Deadlines().since(time.time()),
-                "code": None if kind is Kind.CLUSTER else "file:///code.zip",
-                "options": {"image": "ray:1"},
-                **changes,
-            }
-        )
-
-    return make
-
-
-def come_up(k: FakeKubernetes, name: str, ray: RayDashboard | None = None) -> None:
-    """What KubeRay does once every pod of a RayCluster is ready."""
-    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    cluster = k.find("rayclusters", name)
-    assert cluster is not None
-    owner = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": name, "uid": cluster["metadata"]["uid"]}
-    labels = {**cluster["metadata"]["labels"], "ray.io/cluster": name}
-    group = cluster["spec"]["workerGroupSpecs"][0]
-    pods = {"head": {"ray.io/node-type": "head", "ray.io/group": "headgroup"}}
-    for replica in range(group["replicas"]):
-        for host in range(group["numOfHosts"]):
-            pods[f"{group['groupName']}-{replica}-{host}"] = {
-                "ray.io/node-type": "worker",
-                "ray.io/group": group["groupName"],
-                "ray.io/worker-group-replica-index": str(replica),
-                "ray.io/worker-group-replica-name": f"{group['groupName']}-{replica}",
-                "ray.io/replica-host-index": str(host),
-            }
-    for pod, own in pods.items():
-        ready = {"type": "Ready", "status": "True", "lastTransitionTime": now}
-        body = {
-            "metadata": {"name": f"{name}-{pod}", "labels": {**labels, **own}, "ownerReferences": [owner]},
-            "spec": {"nodeName": f"node-{pod}", "containers": [{"name": "ray", "image": "ray:1"}]},
-            "status": {"phase": "Running", "conditions": [ready]},
-        }
-        k.put("pods", body)
-    conditions = [
-        {"type": kind, "status": "True", "reason": kind, "message": "", "lastTransitionTime": now}
-        for kind in ("HeadPodReady", "RayClusterProvisioned")
-    ]
-    status = {"conditions": conditions, "state": "ready", "head": {"serviceName": f"{name}-head-svc"}}
-    k.status("rayclusters", name, status)
-    if ray is not None:
-        token = base64.b64encode(ray.token.encode()).decode()
-        k.put("secrets", {"metadata": {"name": name}, "data": {"auth_token": token}})
-        k.serve(f"{name}-head-svc", {reach.DASHBOARD_PORT: ray.url})
+from tests.unit.backends.kuberay.coming_up import come_up, open_, start_child
 
 
 async def test_a_job_of_its_own_is_one_rayjob_whoever_asks(
@@ -198,30 +113,6 @@ async def test_an_operator_that_is_down_does_not_hold_a_result_back(
     assert judge(await backend.observe(job), job.limits, time.time()).phase is Phase.SUCCEEDED
 
 
-def start_child(k: FakeKubernetes, job: RayRequest) -> str:
-    """What KubeRay does first with a RayJob."""
-    top = k.find("rayjobs", job.name)
-    assert top is not None
-    name = f"{job.name}-abcde"
-    owner = {
-        "apiVersion": "ray.io/v1",
-        "kind": "RayJob",
-        "name": job.name,
-        "uid": top["metadata"]["uid"],
-        "controller": True,
-    }
-    meta = {
-        "name": name,
-        "labels": top["metadata"]["labels"],
-        "annotations": top["metadata"]["annotations"],
-        "ownerReferences": [owner],
-    }
-    k.put("rayclusters", {"metadata": meta, "spec": top["spec"]["rayClusterSpec"]})
-    status = {"jobDeploymentStatus": "Initializing", "rayClusterName": name, "jobId": job.name}
-    k.status("rayjobs", job.name, status)
-    return name
-
-
 async def test_a_cluster_is_ready_when_its_slices_are(
     k: FakeKubernetes, backend: KubeRayBackend, request_of: Any
 ) -> None:
@@ -306,25 +197,6 @@ def annotations(k: FakeKubernetes, cluster: RayRequest) -> dict[str, str]:
     found = k.find("rayclusters", cluster.name)
     assert found is not None
     return dict(found["metadata"]["annotations"])
-
-
-async def test_a_shared_cluster_is_found_grown_and_never_deleted(
-    k: FakeKubernetes, backend: KubeRayBackend, request_of: Any
-) -> None:
-    everybodys = Identity(deployment="tests", dag_id="", task_id="team", run_id="")
-    one = request_of("cluster", Kind.CLUSTER, identity=everybodys, shared=True)
-    await backend.ensure(one)
-    assert await backend.ensure(replace(one, storage="file:///elsewhere"))
-    assert await backend.ensure(replace(one, slice="v6e:4x4*3"))
-    assert await backend.ensure(one)
-    (found,) = k.items("rayclusters")
-    counts = found["spec"]["workerGroupSpecs"][0]
-    assert (counts["replicas"], counts["minReplicas"], counts["maxReplicas"]) == (3, 3, 3)
-    with pytest.raises(RequestError, match="v6e:4x8"):
-        await backend.ensure(replace(one, slice="v6e:4x8"))
-    await backend.stop(one)
-    await backend.delete(one)
-    assert k.items("rayclusters")
 
 
 async def test_the_slices_of_clusters_that_start_answer_or_do_not(

@@ -22,7 +22,7 @@ from airflow_raytpu.model.request import Kind, RayRequest
 from airflow_raytpu.model.verdict import Phase, judge
 from tests.doubles.kubernetes.kinds import crds_folder
 from tests.doubles.kubernetes.server import FakeKubernetes
-from tests.unit.backends.kuberay.test_backend import come_up, open_
+from tests.unit.backends.kuberay.coming_up import come_up, open_
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from airflow_raytpu.backends.kuberay import life, orphans
 from airflow_raytpu.backends.kuberay.api import RAYCLUSTERS, Pace
 from airflow_raytpu.backends.kuberay.backend import KubeRayBackend
 from airflow_raytpu.backends.kuberay.reach import Reach, Way
+from airflow_raytpu.model import application
 from airflow_raytpu.model.deadlines import Deadlines
 from airflow_raytpu.model.errors import BackendUnreachable, ClusterError, ForbiddenError
 from airflow_raytpu.model.identity import Identity
@@ -346,9 +347,12 @@ async def test_what_is_served_outlives_its_task(
     k: FakeKubernetes, backend: KubeRayBackend, request_of: Any, clock: Clock
 ) -> None:
     arguments = {"app": "m:f", "app_args": {}, "model": None, "name": "digits", "route_prefix": "/"}
-    service = request_of("serve", Kind.SERVE, arguments=arguments)
+    service = application.service(request_of("serve", Kind.SERVE, arguments=arguments))
     await backend.ensure(service)
     clock.later = 999 * HOUR
+    (found,) = await backend.orphans("tests", HOUR)
+    assert (found.name, found.why) == (service.name, "never proved good")  # whoever made it gave up half-way
+    k.edit("rayservices", service.name, {"metadata": {"annotations": {"airflow-raytpu/version": "v"}}})
     assert await names(backend) == []
     gave_up = {
         "type": "Ready",
