@@ -2,11 +2,13 @@
 # as they are. Paths are relative, so that a clone may lie in a path with spaces.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types bench chaos docs clean clean-demo
+.PHONY: help demo test test-long lint types bench chaos docs clean clean-demo
 
 SHELL := /bin/sh
 PORT ?= 8080
 TESTS ?= tests
+SEED ?= 1
+ROUNDS ?= 10
 export PYTHON
 
 # Variables of the caller's shell that would steer Python from outside.
@@ -16,10 +18,11 @@ TYPED := airflow_raytpu bench
 help:
 	@echo "make demo        train, infer and serve on a simulated TPU slice under a real Airflow (PORT=$(PORT))"
 	@echo "make test        the whole test suite (TESTS=tests/unit for a part)"
+	@echo "make test-long   what is left out of it: Airflow's own processes killed one by one, backfills, a real PostgreSQL"
 	@echo "make lint        ruff, mypy, import contracts"
 	@echo "make docs        the documentation, as site/"
 	@echo "make bench       measure; writes bench/results/summary.json"
-	@echo "make chaos       the tests that kill processes"
+	@echo "make chaos       real work under faults at drawn moments (SEED=$(SEED) ROUNDS=$(ROUNDS), ONLY=7 for one round)"
 	@echo "make clean-demo  end and remove what a demo left"
 	@echo "make clean       clean-demo, and remove .venv and caches"
 	@echo "PYTHON=...       the Python to use (3.11 to 3.13)"
@@ -31,6 +34,10 @@ demo:
 test:
 	@sh .ci/setup.sh test
 	@exec $(RUN) .venv/bin/python -m pytest $(TESTS)
+
+test-long:
+	@sh .ci/setup.sh test
+	@exec $(RUN) .venv/bin/python -m pytest -m long $(TESTS)
 
 lint:
 	@sh .ci/setup.sh test lint
@@ -52,7 +59,7 @@ bench:
 
 chaos:
 	@sh .ci/setup.sh test
-	@exec $(RUN) .venv/bin/python -m pytest tests/faults
+	@exec $(RUN) .venv/bin/python -m tests.chaos --seed $(SEED) --rounds $(ROUNDS) $(foreach round,$(ONLY),--only $(round))
 
 clean-demo:
 	@if [ -x .venv/bin/airflow-raytpu ]; then exec $(RUN) .venv/bin/airflow-raytpu demo --clean; else rm -rf .demo; fi

@@ -1,12 +1,14 @@
-"""A real Airflow for tests: four components on free ports, of which one can be killed and started again.
+"""A real Airflow for tests: four components on free ports, each of which can be killed and started again.
 
 As a script it is the process that owns them: ``python real_airflow.py LOGS``. It takes commands on its standard input,
-``restart triggerer``, and ends all when that is closed.
+``start triggerer`` and ``pids triggerer``, answers each with the pids of that component in a line of JSON, and ends all
+when the input is closed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -15,7 +17,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from airflow_raytpu.demo import processes, settings
 from airflow_raytpu.demo.api import AirflowApi
@@ -37,16 +39,34 @@ QUICK = {
 class RealAirflow:
     home: DemoHome
     api: AirflowApi
-    commands: IO[str]
+    owner: subprocess.Popen[str]
+
+    def pids(self, component: str) -> list[int]:
+        """Its living processes, the eldest first."""
+        return self._tell(f"pids {component}")
+
+    def start(self, component: str) -> int:
+        """Start one more of it; the pid."""
+        return self._tell(f"start {component}")[-1]
 
     def kill_and_restart(self, component: str) -> None:
         """SIGKILL one component and start it again, as a new process."""
-        self.commands.write(f"restart {component}\n")
-        self.commands.flush()
+        (pid,) = self.pids(component)
+        os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: pid not in self.pids(component))
+        self.start(component)
 
     def run(self, dag_id: str) -> Run:
         wait_for(lambda: self.api.has_dag(dag_id), within_s=60, every_s=0.5)
         return Run(self.api, dag_id, self.api.trigger(dag_id))
+
+    def _tell(self, command: str) -> list[int]:
+        stdin, stdout = self.owner.stdin, self.owner.stdout
+        assert stdin
+        assert stdout
+        stdin.write(command + "\n")
+        stdin.flush()
+        return json.loads(stdout.readline())
 
 
 @dataclass(frozen=True)
@@ -94,7 +114,7 @@ def real_airflow(root: Path, dags: Path, environment: Mapping[str, str]) -> Iter
         owner = subprocess.Popen(
             [sys.executable, "-m", "tests.real_airflow", str(home.logs)],
             stdin=subprocess.PIPE,
-            stdout=log,
+            stdout=subprocess.PIPE,
             stderr=log,
             env={**home.environment(os.environ), "PYTHONPATH": str(repository), **QUICK, **environment},
             text=True,
@@ -103,11 +123,13 @@ def real_airflow(root: Path, dags: Path, environment: Mapping[str, str]) -> Iter
     try:
         wait_for(lambda: healthy(api, owner), UP_WITHIN_S, every_s=0.25)
         api.log_in()
-        yield RealAirflow(home, api, owner.stdin)
+        yield RealAirflow(home, api, owner)
     finally:
         owner.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             owner.wait(timeout=30)
+        assert owner.stdout
+        owner.stdout.close()
         processes.end(lambda: processes.marked(home.root), hurry=lambda: True)
         home.remove()
 
@@ -124,18 +146,26 @@ def healthy(api: AirflowApi, owner: subprocess.Popen[str]) -> bool:
 def main() -> None:
     processes.adopt_orphans()
     processes.end_with_parent(os.getppid())
-    launcher = Launcher(Path(sys.argv[1]), os.dup(1))
+    answers = os.dup(1)
+    # Airflow prints while it starts.
+    os.dup2(2, 1)
+    launcher = Launcher(Path(sys.argv[1]), answers)
     try:
         launcher.start_all()
         for command in sys.stdin:
-            component = command.removeprefix("restart ").strip()
-            (pid,) = [pid for pid, name in launcher.running.items() if name == component]
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            del launcher.running[pid]
-            launcher.start(component)
+            verb, component = command.split()
+            if verb == "start":
+                launcher.start(component)
+            os.write(answers, json.dumps(living(launcher, component)).encode() + b"\n")
     finally:
         processes.end(lambda: processes.below(os.getpid()))
+
+
+def living(launcher: Launcher, component: str) -> list[int]:
+    """The pids of *component*, without those that have ended."""
+    for pid in processes.reap():
+        launcher.running.pop(pid, None)
+    return [pid for pid, name in launcher.running.items() if name == component]
 
 
 if __name__ == "__main__":

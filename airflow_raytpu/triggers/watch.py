@@ -49,6 +49,9 @@ _PAUSE_S = 10.0
 _DRAIN_S = 5.0
 _STOP_TRIES = 5
 
+_STOPPING: set[asyncio.Task[None]] = set()
+"""What ends the work of killed tasks; the event loop itself keeps no task alive."""
+
 Publish = Callable[[Mapping[str, str]], Awaitable[None]]
 Sleep = Callable[[float], Awaitable[None]]
 
@@ -331,13 +334,26 @@ class WatchTrigger(BaseTrigger):
             await asyncio.to_thread(objects.write_json, place, note)
 
     async def on_kill(self) -> None:
-        """Stop the remote work, where a user ended the task, and not when a triggerer has merely lost it."""
+        """Stop the remote work, where a user ended the task, and not when a triggerer has merely lost it.
+
+        Airflow 3.3.2 cancels this as well, again and again until the trigger has ended, so the work is done beside it.
+        """
+        stopping = asyncio.create_task(self._stop_after_kill(), name=f"stop of {self.request['name']}")
+        _STOPPING.add(stopping)
+        stopping.add_done_callback(_STOPPING.discard)
+        await asyncio.shield(stopping)
+
+    async def _stop_after_kill(self) -> None:
         request = RayRequest.from_dict(self.request)
-        backend = (await self._place()).open()
         try:
-            await self._stop_if_mine(request, backend)
-        finally:
-            await backend.close()
+            backend = (await self._place()).open()
+            try:
+                await self._stop_if_mine(request, backend)
+            finally:
+                await backend.close()
+        except Exception:
+            # Told here, as Airflow no longer waits for it.
+            self.log.exception("%s could not be stopped; it is left to its time to live.", request.name)
 
     async def _stop_if_mine(self, request: RayRequest, backend: Backend) -> None:
         if await ownership.may_stop_deferred(self.task_instance, request, backend, self.log):

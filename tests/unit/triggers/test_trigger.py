@@ -17,7 +17,7 @@ from airflow_raytpu.model.request import Kind, RayRequest
 from airflow_raytpu.model.verdict import Phase, Verdict
 from airflow_raytpu.storage import attempts, objects
 from airflow_raytpu.triggers import ownership
-from airflow_raytpu.triggers.watch import WatchTrigger
+from airflow_raytpu.triggers.watch import _STOPPING, WatchTrigger
 from tests.doubles.airflow_side import TaskInstance
 from tests.doubles.scripted import Lines, ScriptedBackend, ready, running, succeeded
 
@@ -100,6 +100,31 @@ async def test_a_user_kill_stops_the_work_and_uses_the_attempt_up(state, request
     await trigger_of(request_, ti).on_kill()
     assert backend.verbs("stop") == ["stop"]
     assert objects.read_json(request_.outbox("used"))["phase"] == "KILLED"
+
+
+async def test_a_kill_that_airflow_cancels_again_and_again_stops_the_work_all_the_same(
+    request_, place_with, airflow_says, monkeypatch
+):
+    backend, ti, answered = ScriptedBackend([running(at=time.time())]), TaskInstance(), asyncio.Event()
+    place_with(backend)
+    attempts.take(request_, ti.id, "g")
+
+    async def slow_answer(ti):
+        await answered.wait()
+        return "failed"
+
+    monkeypatch.setattr(ownership, "task_state", slow_answer)
+    killing = asyncio.ensure_future(trigger_of(request_, ti).on_kill())
+    for _ in range(3):
+        await asyncio.sleep(0)
+        killing.cancel()
+    await asyncio.wait({killing})
+    assert killing.cancelled()
+    assert backend.verbs("stop") == []
+    answered.set()
+    await asyncio.gather(*_STOPPING)
+    assert backend.verbs("stop") == ["stop"]
+    assert set() == _STOPPING
 
 
 async def idle(trigger, looks=50):

@@ -172,7 +172,9 @@ async def test_a_success_on_a_service_that_is_gone_says_nothing_of_its_successor
     stage.k.edit("rayservices", application.service(first).name, {"metadata": {"finalizers": None}})
     await backend.delete(application.service(first))
     assert not await backend.ensure(second)
-    await open_(stage.k).observe(first)
+    late = open_(stage.k)
+    await late.observe(first)
+    await late.close()
     assert stage.states() == application.configuration(second)
     assert "airflow-raytpu/version" not in stage.service["metadata"]["annotations"]
 
@@ -249,8 +251,10 @@ async def test_a_service_of_that_name_that_is_anothers_is_left_alone(
     await backend.ensure(rollout)
     edit = {"metadata": {"annotations": {"airflow-raytpu/owner": "another|d|t|r|-1|1"}}}
     k.edit("rayservices", application.service(rollout).name, edit)
+    stranger = open_(k)
     with pytest.raises(ForeignObjectError, match="another"):
-        await open_(k).ensure(rollout)
+        await stranger.ensure(rollout)
+    await stranger.close()
     with pytest.raises(ForeignObjectError, match="another"):
         await backend.delete(application.service(rollout))
     await backend.stop(rollout)
