@@ -80,6 +80,14 @@ class RayRequest:
     def owns_cluster(self) -> bool:
         return self.cluster is None
 
+    @property
+    def unwatched_s(self) -> float:
+        """Seconds without a look of Airflow's after which the work ends itself.
+
+        Longer than a cluster's own time, so that the retry of a lost worker still finds what runs on a shared one.
+        """
+        return 3 * self.ttl_s
+
     def outbox(self, what: str) -> str:
         """URI of one file of this attempt: ``request``, ``progress``, ``result`` or ``used``."""
         return f"{self.storage}/outbox/{self.name}.{what}.json"

@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from airflow_raytpu.model.errors import NoResultError, PathError, RayTpuError, RequestError, UserCodeError
-from airflow_raytpu.model.request import RayRequest
+from airflow_raytpu.model.request import Kind, RayRequest
 from airflow_raytpu.model.result import Outcome
 from airflow_raytpu.runtime import files
+from airflow_raytpu.runtime.attendance import Attendance
 from airflow_raytpu.runtime.author import AuthorError
 from airflow_raytpu.runtime.outbox import Outbox, speak
 
@@ -82,6 +83,8 @@ def _run(request: RayRequest, outbox: Outbox) -> Mapping[str, Any]:
     ray.init(log_to_driver=True)
     # After ray.init, which installs a handler of its own.
     signal.signal(signal.SIGTERM, _stop)
+    if request.kind is not Kind.SERVE:  # a rollout ends healthy or rolled back, whoever looks
+        Attendance(request).start()
     return runner.run(request, outbox)  # type: ignore[no-any-return]
 
 

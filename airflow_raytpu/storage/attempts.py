@@ -4,6 +4,7 @@ Airflow counts tries; we count attempts, one per remote object. A try adopts the
 used up, so that a lost worker costs nothing. Besides the four files of the contract, the outbox holds:
 
 - ``owner``: which try looks after the attempt, and in which *generation*. Only the owner may stop it.
+- ``beat``: when it was last looked at; work that nobody looks at ends itself.
 - ``told``: its metrics were told to Airflow.
 - ``tail``: how far the job's log was copied, so that a moved trigger goes on from there.
 - ``used``: it has ended, and how; where the place lost it and the same try of Airflow's begins again, ``again`` says

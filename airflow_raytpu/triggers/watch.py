@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
@@ -46,6 +47,7 @@ _CALL_LIMIT_S = 45.0
 _PAUSE_S = 10.0
 """The most that a backend lets pass between two looks, whatever the poll."""
 
+_BEAT_S = 60.0
 _DRAIN_S = 5.0
 _STOP_TRIES = 5
 
@@ -94,6 +96,7 @@ class Watch:
         self._trouble: RayTpuError | None = None
         self._began = now()
         self._ear = Ear()
+        self._beat_at = -math.inf
 
     async def run(self) -> Verdict:
         """Watch to the end, stop what has to be stopped, and say what it meant."""
@@ -110,6 +113,7 @@ class Watch:
 
     async def look(self) -> Verdict:
         """Take the next step if one is due, look once and judge."""
+        await self._beat()
         refused = await self._ensure()
         if refused is not None:
             return refused
@@ -119,6 +123,18 @@ class Watch:
             return self._doubt(judge(seen, self._request.limits, self._now()))
         verdict = judge(_not_yet(seen, self._request), self._request.limits, self._now())
         return self._doubt(self._explained(verdict))
+
+    async def _beat(self) -> None:
+        """Show the work that it is looked at, before it is submitted and then once a minute at most."""
+        now = self._now()
+        if not self._request.kind.is_job or now < self._beat_at:
+            return
+        self._beat_at = now + min(_BEAT_S, self._request.unwatched_s / 6)
+        try:
+            async with asyncio.timeout(_CALL_LIMIT_S):
+                await asyncio.to_thread(objects.write_json, self._request.outbox("beat"), {"at": now})
+        except (RayTpuError, TimeoutError) as error:
+            self._log.debug("There is no sign of life for %s: %s", self._request.name, error)
 
     async def _look_aloud(self) -> Verdict:
         """:meth:`look`, and a line in the log where it takes so long that nobody would hear of us."""

@@ -5,6 +5,7 @@ import json
 import re
 import signal
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -13,7 +14,7 @@ import pytest
 from airflow_raytpu.backends.simulated.backend import SimulatedBackend
 from airflow_raytpu.model.observation import JobState
 from airflow_raytpu.model.request import Kind
-from airflow_raytpu.storage import staging
+from airflow_raytpu.storage import objects, staging
 from airflow_raytpu.storage.programs import find_program
 from tests.simulated_cluster import job_request, running_cluster, wait_for
 
@@ -308,6 +309,19 @@ def test_whoever_is_stopped_may_save_what_it_has(simulated_cluster, make, tmp_pa
     assert seen.job is JobState.STOPPED
     assert seen.outcome is None
     assert len(list(tmp_path.glob(f"{name}-saved-*"))) == processes
+
+
+def test_work_that_nobody_looks_at_any_more_ends_itself_in_good_order(simulated_cluster, make, run, tmp_path):
+    # A time to live that is over soon after the program has begun.
+    request = replace(make(simulated_cluster.request, "saves", str(tmp_path), "alone", attempt=9), ttl_s=5.0)
+    objects.write_json(request.outbox("beat"), {"at": 0})
+
+    seen = simulated_cluster.run(request)
+
+    assert (seen.job, seen.outcome) == (JobState.FAILED, None)
+    assert len(list(tmp_path.glob("alone-saved-*"))) == 1
+    assert f"Nobody has looked at {request.name} for 15 s: it ends." in simulated_cluster.log(request)
+    assert run("places_its_own", ["after"], attempt=3).outcome.succeeded
 
 
 def test_a_killed_driver_leaves_no_process_and_no_reservation(simulated_cluster, make, run, tmp_path):

@@ -333,10 +333,10 @@ async def test_a_result_of_another_attempt_proves_nothing(place_with):
 # --- the end of a task from outside ----------------------------------------------------------------------------------
 
 
-async def kill_while_watching(operator, ti):
+async def kill_while_watching(operator, ti, backend):
     working = asyncio.ensure_future(run(operator, ti))
-    for _ in range(20):
-        await asyncio.sleep(0)
+    while not backend.verbs("observe"):
+        await asyncio.sleep(0.001)
     operator.on_kill()
     with pytest.raises(AirflowTaskTerminated):
         await working
@@ -347,7 +347,7 @@ async def test_a_kill_by_a_user_stops_the_work(state, place_with, airflow_says):
     backend = ScriptedBackend([busy()])
     place_with(backend)
     airflow_says(state)
-    await kill_while_watching(trainer(deferrable=False), TaskInstance())
+    await kill_while_watching(trainer(deferrable=False), TaskInstance(), backend)
     assert backend.verbs("stop") == ["stop"]
     assert used(backend.requests[0])["phase"] == "KILLED"
 
@@ -357,7 +357,7 @@ async def test_a_reset_of_an_orphan_leaves_the_work_to_the_next_try(state, place
     backend = ScriptedBackend([busy()])
     place_with(backend)
     airflow_says(state)
-    await kill_while_watching(trainer(deferrable=False), TaskInstance())
+    await kill_while_watching(trainer(deferrable=False), TaskInstance(), backend)
     assert backend.verbs("stop") == []
     assert used(backend.requests[0]) is None
 

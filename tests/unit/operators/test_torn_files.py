@@ -28,6 +28,7 @@ FILES = {
     "result": 1,
     "submitted": 1,
     "told": 1,
+    "beat": 1,
     "tail": 1,
     "owner": 2,  # whose it is cannot be known any more: it is ended, and begun anew
     "used": 2,  # to be used up was meant

@@ -74,7 +74,9 @@ def test_the_newest_whole_checkpoint_of_the_previous_run_counts(tmp_path):
 
     assert warm_start(request("run: 2", warm_start_run="run: 1")) == f"{root}/5"
     assert warm_start(request("run: 2", warm_start_run="run: 0")) == ""
-    assert warm_start(request("run: 2", warm_start="file:///a/9")) == "file:///a/9"
+    assert warm_start(request("run: 2", warm_start=f"{root}/5")) == f"{root}/5"
+    with pytest.raises(PathError, match="There is no checkpoint at file:///a/9"):
+        warm_start(request("run: 2", warm_start="file:///a/9"))
 
 
 def test_the_policy_goes_whole_to_the_cluster():

@@ -74,12 +74,12 @@ def resumed(operator: JaxTrainerOperator, ti: TaskInstance, event: Any) -> Any:
     return operator.resume_execution("finish", {"event": event}, context(ti))
 
 
-async def earlier_tries(way: str) -> None:
+async def earlier_tries(way: str, backend: ScriptedBackend) -> None:
     """Tries before this one, whose workers were lost after they had submitted."""
     for _ in range(WAYS.index(way)):
-        operator = train(deferrable=False)
-        before = asyncio.ensure_future(operator.aexecute(context(TaskInstance(max_tries=2))))
-        while operator._held is None:
+        looks = len(backend.verbs("observe"))
+        before = asyncio.ensure_future(train(deferrable=False).aexecute(context(TaskInstance(max_tries=2))))
+        while len(backend.verbs("observe")) == looks:
             await asyncio.sleep(0.001)
         before.cancel()
         await asyncio.wait({before})
@@ -105,7 +105,7 @@ async def test_each_end_is_the_same_whatever_the_way_to_it(
 ) -> None:
     backend = ScriptedBackend([busy()])
     place_with(backend)
-    await earlier_tries(way)
+    await earlier_tries(way, backend)
     backend.sights = [*[busy() for _ in range(looks)], *end]
     ti, operator = TaskInstance(max_tries=2), train(deferrable=deferrable)
     if error is None:
@@ -125,7 +125,7 @@ async def test_a_kill_ends_the_work_whatever_the_way_to_it(
 ) -> None:
     backend, ti, operator = ScriptedBackend([busy()]), TaskInstance(max_tries=2), train(deferrable=deferrable)
     place_with(backend)
-    await earlier_tries(way)
+    await earlier_tries(way, backend)
     backend.calls.clear()
     if deferrable:
         with pytest.raises(TaskDeferred) as deferred:
@@ -148,7 +148,7 @@ async def test_a_kill_ends_the_work_whatever_the_way_to_it(
 async def test_what_ended_while_nobody_watched_is_handed_over_or_redone(deferrable: bool, place_with) -> None:
     backend = ScriptedBackend([busy()])
     place_with(backend)
-    await earlier_tries("adopted")
+    await earlier_tries("adopted", backend)
     tell(backend.requests[0], code="RT301", cause="it raised")
     backend.sights = [busy(), succeeded(VALUE)]
     assert await tried(train(deferrable=deferrable), TaskInstance(max_tries=2)) == VALUE

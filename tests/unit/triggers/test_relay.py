@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
@@ -22,7 +24,7 @@ REQUEST = RayRequest(
     identity=Identity(deployment="d", dag_id="dag", task_id="task", run_id="run"),
     kind=Kind.TRAIN,
     slice="v6e:4x4",
-    storage="file:///tmp/never-used",
+    storage="",
     limits=Limits(asked_at=NOW, slice_wait_s=600, start_s=600, stall_s=300, total_s=3600),
     cluster="shared",
 )
@@ -56,7 +58,8 @@ class Open(ScriptedBackend):
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch):
+def quick(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys.modules[__name__], "REQUEST", replace(REQUEST, storage=tmp_path.as_uri()))
     monkeypatch.setattr("airflow_raytpu.triggers.relay._PAUSE_S", 0)
     monkeypatch.setattr(watch, "_DRAIN_S", 0.05)
 

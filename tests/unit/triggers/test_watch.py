@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import sys
 from dataclasses import replace
 
 import pytest
@@ -15,11 +16,18 @@ from airflow_raytpu.model.identity import Identity
 from airflow_raytpu.model.observation import ClusterState, JobState, Observation
 from airflow_raytpu.model.request import Kind, RayRequest
 from airflow_raytpu.model.verdict import Phase
+from airflow_raytpu.storage import objects
 from airflow_raytpu.triggers.relay import Relay
 from airflow_raytpu.triggers.watch import Watch, watch
 from tests.doubles.scripted import Clock, Lines, ScriptedBackend, failed, ready, running, starting, succeeded
 
 NOW = 1_000_000.0
+STORAGE = ""
+
+
+@pytest.fixture(autouse=True)
+def storage(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "STORAGE", tmp_path.as_uri())
 
 
 def request(kind: Kind = Kind.TRAIN, cluster: str | None = "shared", **limits: float) -> RayRequest:
@@ -28,7 +36,7 @@ def request(kind: Kind = Kind.TRAIN, cluster: str | None = "shared", **limits: f
         identity=Identity(deployment="d", dag_id="dag", task_id="task", run_id="run"),
         kind=kind,
         slice="v6e:4x4",
-        storage="file:///tmp/never-used",
+        storage=STORAGE,
         limits=Limits(asked_at=NOW, **spans),
         cluster=cluster,
     )
@@ -250,3 +258,39 @@ async def test_one_look_takes_one_step():
     ).look()
     assert not verdict.phase.final
     assert backend.verbs() == ["ensure", "observe"]
+
+
+class Attended(ScriptedBackend):
+    """Keeps what the work could read of whoever looks at it, each time that something is asked."""
+
+    def __init__(self, sights):
+        super().__init__(sights)
+        self.signs = []
+
+    async def ensure(self, request):
+        self.signs.append(objects.read_record(request.outbox("beat")))
+        return await super().ensure(request)
+
+    async def observe(self, request):
+        self.signs.append(objects.read_record(request.outbox("beat")))
+        return await super().observe(request)
+
+
+async def test_work_is_shown_that_it_is_looked_at_before_it_is_submitted_and_then_once_a_minute():
+    backend = Attended([*[running(done=done) for done in range(7)], succeeded()])
+    await see(backend, request(), poll_s=20.0)
+    seconds = [sign["at"] - NOW for sign in backend.signs]
+    assert seconds == [0, 0, 0, 0, 60, 60, 60, 120, 120]
+
+
+async def test_a_cluster_is_shown_nothing_as_it_has_a_time_to_live_of_its_own():
+    backend = Attended([starting(), ready()])
+    await see(backend, request(Kind.CLUSTER, cluster=None))
+    assert set(backend.signs) == {None}
+
+
+async def test_storage_that_takes_no_sign_of_life_decides_nothing(tmp_path):
+    (tmp_path / "outbox").touch()  # a file in the place of the folder
+    verdict, lines, _ = await see(ScriptedBackend([running(), succeeded()]), request())
+    assert verdict.phase is Phase.SUCCEEDED
+    assert any("no sign of life" in line for line in lines.texts("debug"))
