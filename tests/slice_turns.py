@@ -78,11 +78,11 @@ def work(marks, key, gate=None, bad=False):
 
 
 def loop(config):
-    import jax.numpy as jnp
+    import numpy as np
 
     from airflow_raytpu.runtime import checkpoints
 
-    state, step = checkpoints.restore_or_init(lambda: {{"day": jnp.float32(float(config["day"]))}})
+    state, step = checkpoints.restore_or_init(lambda: {{"day": np.float32(float(config["day"]))}})
     while step < 2:
         step += 1
         checkpoints.step(step, state, {{"day": float(state["day"])}})
