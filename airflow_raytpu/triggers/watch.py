@@ -350,10 +350,8 @@ class WatchTrigger(BaseTrigger):
             await asyncio.to_thread(objects.write_json, place, note)
 
     async def on_kill(self) -> None:
-        """Stop the remote work, where a user ended the task, and not when a triggerer has merely lost it.
-
-        Airflow 3.3.2 cancels this as well, again and again until the trigger has ended, so the work is done beside it.
-        """
+        """Stop the remote work, where a user ended the task, and not when a triggerer has merely lost it."""
+        # Airflow 3.3.2 cancels this as well, again and again until the trigger has ended, so it is done beside it.
         stopping = asyncio.create_task(self._stop_after_kill(), name=f"stop of {self.request['name']}")
         _STOPPING.add(stopping)
         stopping.add_done_callback(_STOPPING.discard)
