@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,22 +17,7 @@ from tests.doubles.ray_dashboard import RayDashboard
 from tests.simulated_cluster import cluster_request, job_request
 from tests.unit.backends.simulated.test_state import RECORD
 
-
-@pytest.fixture(autouse=True)
-def no_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "_spawn", lambda found: None)
-
-
-@pytest.fixture
-def root(short_path: Path) -> Path:
-    return cluster.root_folder(short_path / "root")
-
-
-@pytest.fixture
-async def backend(root: Path) -> AsyncIterator[SimulatedBackend]:
-    made = SimulatedBackend(root)
-    yield made
-    await made.close()
+pytestmark = pytest.mark.usefixtures("no_supervisor")
 
 
 def change(root: Path, name: str, **changes: object) -> str:

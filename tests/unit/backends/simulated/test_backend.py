@@ -6,7 +6,6 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,30 +33,11 @@ DEAD = ProcessId(pid=2**22 - 1, began="boot:1")
 
 
 @pytest.fixture(autouse=True)
-def no_supervisor_and_no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "_spawn", lambda found: None)
+def no_pauses(monkeypatch: pytest.MonkeyPatch, no_supervisor: None) -> None:
     for name in ("_FIRST_PAUSE_S", "_LONGEST_PAUSE_S", "_REOPEN_S"):
         monkeypatch.setattr(rayapi, name, 0.0)
     monkeypatch.setattr(rayapi, "_IDLE_S", 0.05)
     monkeypatch.setattr(backend_module, "_POLL_S", 0.01)
-
-
-@pytest.fixture
-def root(short_path: Path) -> Path:
-    return cluster.root_folder(short_path / "root")
-
-
-@pytest.fixture
-async def backend(root: Path) -> AsyncIterator[SimulatedBackend]:
-    made = SimulatedBackend(root)
-    yield made
-    await made.close()
-
-
-@pytest.fixture
-async def ray() -> AsyncIterator[RayDashboard]:
-    async with RayDashboard().running() as dashboard:
-        yield dashboard
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,21 +25,7 @@ REQUEST = cluster_request("cluster", "v6e:2x2")
 DEAD = ProcessId(pid=2**22 - 1, began="boot:1")
 
 
-@pytest.fixture(autouse=True)
-def no_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "_spawn", lambda found: None)
-
-
-@pytest.fixture
-def root(short_path: Path) -> Path:
-    return cluster.root_folder(short_path / "root")
-
-
-@pytest.fixture
-async def backend(root: Path) -> AsyncIterator[SimulatedBackend]:
-    made = SimulatedBackend(root)
-    yield made
-    await made.close()
+pytestmark = pytest.mark.usefixtures("no_supervisor")
 
 
 def made(root: Path, request: RayRequest = REQUEST, silent_s: float = 2 * HOUR, **changes: object) -> Cluster:

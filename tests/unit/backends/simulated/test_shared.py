@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,27 +32,7 @@ ONE = replace(cluster_request("team", "v6e:4x4", ttl_s=300), identity=EVERYBODYS
 ANOTHER = replace(ONE, storage="file:///elsewhere")
 
 
-@pytest.fixture(autouse=True)
-def no_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "_spawn", lambda found: None)
-
-
-@pytest.fixture
-def root(short_path: Path) -> Path:
-    return cluster.root_folder(short_path / "root")
-
-
-@pytest.fixture
-async def backend(root: Path) -> AsyncIterator[SimulatedBackend]:
-    made = SimulatedBackend(root)
-    yield made
-    await made.close()
-
-
-@pytest.fixture
-async def ray() -> AsyncIterator[RayDashboard]:
-    async with RayDashboard().running() as dashboard:
-        yield dashboard
+pytestmark = pytest.mark.usefixtures("no_supervisor")
 
 
 @pytest.fixture
