@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sqlite3
 import time
 import urllib.error
 import urllib.request
@@ -12,6 +11,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+import sqlalchemy
 
 from airflow_raytpu.backends.simulated.processes import ProcessId
 
@@ -35,23 +36,29 @@ class Task:
 
 
 class AirflowTables:
-    """Reads the database itself, which answers while the API server is dead."""
+    """Reads the database itself, which answers while the API server is dead.
 
-    def __init__(self, home: Path) -> None:
-        self._path = home / "airflow.db"
+    :param url: the database's, as Airflow has it.
+    """
+
+    def __init__(self, home: Path, url: str) -> None:
+        self._engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool)
         self._logs = home / "logs"
 
     def task(self, dag_id: str, run_id: str, task_id: str) -> Task | None:
         """``None`` where its run was deleted."""
         rows = self._rows(
             "select state, try_number, start_date, end_date from task_instance"
-            " where dag_id=? and run_id=? and task_id=?",
-            (dag_id, run_id, task_id),
+            " where dag_id=:dag_id and run_id=:run_id and task_id=:task_id",
+            dag_id=dag_id,
+            run_id=run_id,
+            task_id=task_id,
         )
         return Task(rows[0][0], rows[0][1], _epoch(rows[0][2]), _epoch(rows[0][3])) if rows else None
 
     def run_state(self, dag_id: str, run_id: str) -> str | None:
-        rows = self._rows("select state from dag_run where dag_id=? and run_id=?", (dag_id, run_id))
+        query = "select state from dag_run where dag_id=:dag_id and run_id=:run_id"
+        rows = self._rows(query, dag_id=dag_id, run_id=run_id)
         return rows[0][0] if rows else None
 
     def log(self, dag_id: str, run_id: str, task_id: str) -> list[tuple[float, str, str]]:
@@ -68,9 +75,9 @@ class AirflowTables:
                     found.append((_epoch(entry["timestamp"]), str(entry.get("level", "")), text))
         return sorted(found)
 
-    def _rows(self, query: str, values: tuple[str, ...]) -> list[Any]:
-        with contextlib.closing(sqlite3.connect(f"file:{self._path}?mode=ro", uri=True, timeout=30)) as database:
-            return database.execute(query, values).fetchall()
+    def _rows(self, query: str, **values: str) -> list[Any]:
+        with self._engine.connect() as database:
+            return list(database.execute(sqlalchemy.text(query), values).all())
 
 
 class RayTables:
@@ -136,8 +143,9 @@ def driver(name: str) -> list[ProcessId]:
     return [each for each in found if each]
 
 
-def _epoch(text: str | None) -> float:
-    if not text:
+def _epoch(found: str | datetime | None) -> float:
+    if not found:
         return 0.0
-    moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    # SQLite has text for it.
+    moment = found if isinstance(found, datetime) else datetime.fromisoformat(found.replace("Z", "+00:00"))
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

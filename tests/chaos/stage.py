@@ -26,6 +26,7 @@ from airflow_raytpu.model.errors import BackendUnreachable, PlaceError
 from tests.airflow_faults import component, kill, trigger
 from tests.chaos.draw import ONE_HOST, TWO_HOSTS
 from tests.chaos.outside import AirflowTables, RayTables, ask
+from tests.postgres import better_database
 from tests.real_airflow import RealAirflow, Run, healthy, real_airflow
 from tests.simulated_cluster import beating, cluster_request, short_folder, start_ready, wait_for
 
@@ -38,6 +39,8 @@ COMPONENTS = ("scheduler", "triggerer", "api-server", "dag-processor")
 
 _TRIES = 5
 _LOOK_S = 2.0
+
+DATABASE = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
 
 _DAGS = Path(__file__).with_name("dags")
 _ENVIRONMENT = {
@@ -54,6 +57,7 @@ _ENVIRONMENT = {
 @dataclass
 class Stage:
     """
+    :param database: its URL, as Airflow has it.
     :param version: what the served application is to answer now.
     :param revived: how often a component of Airflow ended by itself.
     """
@@ -61,6 +65,7 @@ class Stage:
     airflow: RealAirflow
     folder: Path
     shared: Shared
+    database: str
     version: str = ""
     revived: int = 0
     tables: AirflowTables = field(init=False)
@@ -68,10 +73,10 @@ class Stage:
     """Held by whoever tells Airflow's owner something: it answers one after another."""
 
     begins: threading.Lock = field(default_factory=threading.Lock)
-    """Held by whoever starts a run: SQLite lets one write at a time."""
+    """Held by whoever starts a run: SQLite, where it is the database, lets one write at a time."""
 
     def __post_init__(self) -> None:
-        self.tables = AirflowTables(self.airflow.home.airflow)
+        self.tables = AirflowTables(self.airflow.home.airflow, self.database)
 
     @property
     def clusters(self) -> Path:
@@ -234,11 +239,15 @@ def stage() -> Iterator[Stage]:
     """All of it; nothing is left afterwards, however it ends."""
     processes.adopt_orphans()
     os.environ["RAYTPU_SIM_HEAL_S"] = str(HEAL_S)
-    with short_folder() as folder, real_airflow(folder / ".demo", _DAGS, _environment(folder / ".demo")) as airflow:
+    with (
+        short_folder() as folder,
+        _environment(folder / ".demo") as environment,
+        real_airflow(folder / ".demo", _DAGS, environment) as airflow,
+    ):
         shared = Shared(airflow.home.simulated)
         try:
             with beating(shared.root, shared.request):
-                found = Stage(airflow, folder, shared)
+                found = Stage(airflow, folder, shared, environment[DATABASE])
                 with reviving(found):
                     found.serve_first()
                     yield found
@@ -247,10 +256,12 @@ def stage() -> Iterator[Stage]:
                 cluster.remove(each)
 
 
-def _environment(root: Path) -> dict[str, str]:
+@contextlib.contextmanager
+def _environment(root: Path) -> Iterator[dict[str, str]]:
     # SQLite gives up after 5 s by default, and with it whichever component waits; but the triggerer waits in silence.
-    database = f"sqlite:///{root / 'airflow' / 'airflow.db'}?timeout=15"
-    return {**_ENVIRONMENT, "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database}
+    sqlite = f"sqlite:///{root / 'airflow' / 'airflow.db'}?timeout=15"
+    with better_database() as database:
+        yield {**_ENVIRONMENT, DATABASE: sqlite, **database}
 
 
 def path_of(uri: str) -> Path:
