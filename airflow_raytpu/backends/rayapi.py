@@ -27,6 +27,10 @@ _PASSING = {401, 403, 408, 425, 429}
 
 _TRIES = 5
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 3.0
+_LONGEST_ASKED_S = 10.0
+"""The most of what ``Retry-After`` asks that one call waits: whoever called comes again anyway."""
+
+_sleep = asyncio.sleep
 _PING_S = 20.0
 _IDLE_S = 2.0
 _REOPEN_S = 1.0
@@ -48,11 +52,12 @@ class _Passing(Exception):
     """The answer was an error that may pass.
 
     :param barred: what stands before the dashboard does not let us.
+    :param after_s: how long the answer asks us to wait, 0 where it does not say.
     """
 
-    def __init__(self, text: str, *, barred: bool = False) -> None:
+    def __init__(self, text: str, *, barred: bool = False, after_s: float = 0.0) -> None:
         super().__init__(text)
-        self.barred = barred
+        self.barred, self.after_s = barred, after_s
 
 
 class Gate(Protocol):
@@ -243,7 +248,8 @@ class RayApi:
         retrying = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception_type((_Passing, aiohttp.ClientError, OSError, TimeoutError)),
             stop=tenacity.stop_after_attempt(_TRIES),
-            wait=tenacity.wait_random_exponential(_FIRST_PAUSE_S, _LONGEST_PAUSE_S),
+            wait=_pause,
+            sleep=_sleep,
             reraise=True,
         )
         try:
@@ -285,5 +291,16 @@ class RayApi:
                 # The gate's own word, not Ray's: its 404 says that the head's service is not there, and of no job.
                 raise _Passing(f"HTTP {answer.status}: {text[-_SHOWN:].strip()}", barred=answer.status == 403)
             if answer.status in _PASSING or (answer.status >= 500 and "already exists" not in text):
-                raise _Passing(f"HTTP {answer.status}: {text[-_SHOWN:].strip()}")
+                after = answer.headers.get("Retry-After", "")
+                # The other form, a date, is for caches; no dashboard or proxy of ours sends it.
+                after_s = float(after) if after.isdecimal() else 0.0
+                raise _Passing(f"HTTP {answer.status}: {text[-_SHOWN:].strip()}", after_s=after_s)
             raise _Refused(answer.status, text)
+
+
+def _pause(state: tenacity.RetryCallState) -> float:
+    """Seconds before the next try: growing ones, and what the answer asks for where that is more."""
+    error = state.outcome.exception() if state.outcome else None
+    asked_s = error.after_s if isinstance(error, _Passing) else 0.0
+    growing = tenacity.wait_random_exponential(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+    return max(growing(state), min(asked_s, _LONGEST_ASKED_S))

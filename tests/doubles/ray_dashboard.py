@@ -18,7 +18,8 @@ class RayDashboard:
     """Jobs, their logs and the faults that requests meet, in order: each request takes one from :attr:`faults`.
 
     A fault is an HTTP status, or ``drop`` (carried out, then the connection is cut instead of an answer), ``cut`` (cut
-    in the middle of the answer's body) or ``slow`` (no answer at all).
+    in the middle of the answer's body), ``later 7`` (503, and word to come back after so many seconds) or ``slow`` (no
+    answer at all).
 
     :param rows: what the state API lists, by its last word of the path.
     :param log_batches: what each connection to a log sends before it closes; the last one serves all later connections.
@@ -80,6 +81,8 @@ class RayDashboard:
         fault = self.faults.pop(0) if self.faults else None
         if isinstance(fault, int):
             return web.Response(status=fault, text=f"fault {fault}")
+        if str(fault).startswith("later"):
+            return web.Response(status=503, headers={"Retry-After": str(fault).split()[1]})
         if fault == "slow":
             await asyncio.Event().wait()
         answer: web.StreamResponse = await handler(request)

@@ -87,3 +87,19 @@ async def test_of_eight_that_submit_one_id_at_once_one_does_and_the_others_find_
         assert {each.state for each in found if each is not None} == {JobState.RUNNING}
         assert ray.jobs["job"]["status"] == "RUNNING"
         assert sorted(ray.jobs) == ["ended", "job", "running"]
+
+
+@pytest.mark.parametrize(("asked", "waited"), [("7", 7.0), ("3600", 10.0), ("soon", 0.0)])
+async def test_who_asks_for_time_is_given_it_within_a_limit(
+    asked: str, waited: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr(rayapi, "_sleep", sleep)
+    async with dashboard([f"later {asked}"]) as (_, api):
+        job = await api.get_job("running")
+    assert job is not None
+    assert pauses == [waited]
