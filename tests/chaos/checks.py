@@ -57,7 +57,7 @@ def judge(stage: Stage, facts: Facts) -> Losses:
     losses.verdicts = list(_verdicts(facts, finished))
     losses.steps, losses.redone = _steps(facts)
     losses.rows = list(_rows(stage, facts))
-    losses.kills = list(_kills(facts, finished))
+    losses.kills = list(_kills(stage, facts, finished))
     losses.silences = list(_silences(facts))
     losses.retries, losses.beyond = _retries(facts)
     losses.recovery_s = _recovery(facts)
@@ -151,7 +151,7 @@ def _rows(stage: Stage, facts: Facts) -> Iterator[str]:
         yield f"{facts.plan.rows} rows in, {len(ids)} out"
 
 
-def _kills(facts: Facts, finished: bool) -> Iterator[str]:
+def _kills(stage: Stage, facts: Facts, finished: bool) -> Iterator[str]:
     """What ended before it was done though nobody asked, and what somebody asked to end and did not in time."""
     plan, struck = facts.plan, facts.struck
     by_user = facts.struck_by_user
@@ -160,8 +160,10 @@ def _kills(facts: Facts, finished: bool) -> Iterator[str]:
             gone = facts.died.get(start.began, float("inf"))
             if start.began < struck.at and gone - struck.at > STOP_WITHIN_S:
                 yield f"pid {start.pid} ran on for over {STOP_WITHIN_S:.0f} s after a user had it {plan.fault.value}"
-    if not by_user:
-        yield from (f"Ray's job {name} was stopped" for name, job in facts.jobs.items() if job["status"] == "STOPPED")
+    for name, job in facts.jobs.items() if not by_user else ():
+        # One that has said how it ended is only on its way out, and may be hurried.
+        if job["status"] == "STOPPED" and not (stage.outbox(plan.dag_id, plan.token) / f"{name}.result.json").exists():
+            yield f"Ray's job {name} was stopped"
     for start in facts.starts if plan.kind != "serve" else ():
         if not (start.done or _explained(facts, start, finished)):
             yield f"pid {start.pid} ended at step {start.step} of {plan.steps}, and nobody had asked for that"

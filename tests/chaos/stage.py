@@ -122,8 +122,11 @@ class Stage:
 
     def names(self, dag_id: str, token: str, task_id: str = "work") -> list[str]:
         """The remote names of a task's attempts, as its outbox has them."""
-        folder = self.airflow.home.storage / dag_id / task_id / token / "outbox"
-        return [path.name.removesuffix(".request.json") for path in folder.glob("*.request.json")]
+        found = self.outbox(dag_id, token, task_id).glob("*.request.json")
+        return [path.name.removesuffix(".request.json") for path in found]
+
+    def outbox(self, dag_id: str, token: str, task_id: str = "work") -> Path:
+        return self.airflow.home.storage / dag_id / task_id / token / "outbox"
 
     def revive(self) -> None:
         """Start again what ended by itself, as a supervisor of services does."""
