@@ -91,7 +91,11 @@ def _verdicts(facts: Facts, finished: bool) -> Iterator[str]:
         yield f"it is not over: Airflow has it as {state}"
         return
     if facts.struck and plan.fault in _USERS_WORD:
-        if state != _USERS_WORD[plan.fault]:
+        due = _USERS_WORD[plan.fault]
+        if facts.struck.what == "cluster" and due == "failed":
+            # It was said of the task before.
+            due = "upstream_failed"
+        if state != due:
             yield f"a user had it {plan.fault.value}, and Airflow has it as {state}"
         finished = False
     elif (state == "success") != finished:
@@ -106,9 +110,14 @@ def _is_as_before(facts: Facts) -> bool:
 
 
 def _was_up(facts: Facts) -> bool:
-    """Whether the new version was up before somebody ended its rollout."""
-    limit = facts.struck.at + 3 if facts.struck else 0.0
-    return facts.answered == facts.plan.token and any(start.done and start.last_at < limit for start in facts.starts)
+    """Whether the new version was up before its rollout had to be ended, or the rollout was over by then."""
+    at = facts.struck.at if facts.struck else 0.0
+    up = any(start.done and start.last_at < at + 3 for start in facts.starts)
+    over = any(
+        job["status"] == "SUCCEEDED" and (job.get("end_time") or 0) / 1000 < at + STOP_WITHIN_S
+        for job in facts.jobs.values()
+    )
+    return facts.answered == facts.plan.token and (up or over)
 
 
 _USERS_WORD = {Fault.MARK_FAILED: "failed", Fault.MARK_SUCCESS: "success", Fault.DELETE_RUN: None}
