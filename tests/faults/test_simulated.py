@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
-from airflow_raytpu.backends.simulated import cluster
+from airflow_raytpu.backends.simulated import cluster, state
 from airflow_raytpu.backends.simulated.backend import SimulatedBackend
 from airflow_raytpu.backends.simulated.cluster import Cluster
 from airflow_raytpu.backends.simulated.processes import ProcessId
@@ -184,9 +185,28 @@ def test_a_cluster_that_nobody_looks_at_ends_after_its_ttl(pair: Pair, root: Pat
 
 @pytest.fixture(scope="module")
 def third(root: Path) -> tuple[Cluster, RayRequest]:
+    """A cluster whose head and host were killed once, while they started."""
     request = cluster_request("third", SMALL, ttl_s=120)
-    cluster.start(root, request, arrivals=FIXED)
+    found = cluster.start(root, request, arrivals=FIXED)
+    for launcher in wait_for(lambda: len(children := launchers(found)) == 2 and children, every_s=0.01):
+        assert launcher.signal(signal.SIGKILL)
     return wait_until_settled(root, request), request
+
+
+def launchers(found: Cluster) -> list[ProcessId]:
+    """The processes that each own a Ray node of *found*, also one that is just being started."""
+    record = state.read(found.folder)
+    if record is None or record.supervisor is None:
+        return []
+    children = psutil.Process(record.supervisor.pid).children()
+    return [each for child in children if (each := ProcessId.of(child.pid))]
+
+
+def test_a_node_that_dies_while_it_starts_is_started_again(third: tuple[Cluster, RayRequest], root: Path) -> None:
+    found, request = third
+    assert found.record.phase is Phase.READY, found.record.detail
+    assert observe(root, request).cluster is ClusterState.READY
+    assert (found.folder / "supervisor.log").read_text().count("It is launched again.") == 2
 
 
 def test_a_lost_host_breaks_its_slice(third: tuple[Cluster, RayRequest], root: Path) -> None:

@@ -7,6 +7,7 @@ record says so, a slice that lost a host is taken down whole and made anew, and 
 
 from __future__ import annotations
 
+import collections
 import itertools
 import logging
 import math
@@ -44,6 +45,9 @@ START_WITHIN_S = 180.0
 _STARTING_TICK_S, _PROVING_TICK_S, _WATCH_TICK_S = 0.05, 0.2, 0.5
 _END_WITHIN_S = 20.0
 
+_LAUNCHES = 3
+"""Of one node. Ray gives a node 30 s to start, which a busy machine may not leave it."""
+
 _AT_ONCE, _AT_ONCE_PER_CORE = 6, 3
 """Nodes that start at the same time: enough to keep the cores busy while some wait for others."""
 
@@ -72,6 +76,7 @@ class Supervisor:
         self._told_to_stop, self._told_to_make = threading.Event(), threading.Event()
         self._head: nodes.Launcher | None = None
         self._hosts: dict[_Key, nodes.Launcher] = {}
+        self._starting: dict[_Key | None, nodes.Launcher] = {}
         self._ports: dict[_Key, int] = {}
         self._awaited: dict[int, float] = {}
         """When to make which slice, on the clock of :func:`time.monotonic`."""
@@ -164,14 +169,25 @@ class Supervisor:
     def _bring_up(self, due: list[_Due]) -> None:
         """Launch all that is *due* and wait until every node is up; only some at once, for Ray's patience is 30 s."""
         total, deadline = len(due), time.monotonic() + START_WITHIN_S
-        starting: dict[_Key | None, nodes.Launcher] = {}
+        launches = collections.Counter[_Key | None]()
+        starting = self._starting = {}
         at_once = max(_AT_ONCE, _AT_ONCE_PER_CORE * (os.cpu_count() or 1))
         while due or starting:
             while due and len(starting) < at_once:
                 key, plan = due.pop(0)
                 starting[key] = nodes.launch(plan)
+                launches[key] += 1
                 self._note_launched(key, starting[key])
-            for key in [key for key, launcher in starting.items() if self._is_up(key, launcher)]:
+            for key, launcher in list(starting.items()):
+                try:
+                    if not self._is_up(key, launcher):
+                        continue
+                except NotUpError as error:
+                    if launches[key] == _LAUNCHES:
+                        raise
+                    _log.warning("%s It is launched again.", error.cause)
+                    self._clear_away(key, launcher)
+                    due.append((key, launcher.plan))
                 del starting[key]
                 self._note_progress(total - len(due) - len(starting), total)
             if time.monotonic() > deadline:
@@ -179,6 +195,16 @@ class Supervisor:
                     f"{len(due) + len(starting)} of {total} Ray nodes are not up after {START_WITHIN_S:.0f} s."
                 )
             self._tick(_STARTING_TICK_S)
+
+    def _clear_away(self, key: _Key | None, launcher: nodes.Launcher) -> None:
+        """Leave nothing of a node that did not start."""
+        if key is None:
+            self._head = None
+        else:
+            del self._hosts[key]
+        launcher.close()
+        end(lambda: [launcher.process] if launcher.process.alive() else [], _END_WITHIN_S)
+        _clear(launcher.plan.temp)
 
     def _note_progress(self, up: int, total: int) -> None:
         starts = self._record.phase is Phase.STARTING
@@ -274,9 +300,12 @@ class Supervisor:
         if silent_s > (ttl_s := state.raised_ttl(self._folder, self._record.ttl_s)):
             raise _Stop(f"no sign of life from Airflow for {silent_s:.0f} s (ttl {ttl_s:.0f} s)")
         ended = reap()
-        if self._head is not None and self._head.process.pid in ended:
+        # What is just being launched says itself why it ended.
+        if self._head is not None and self._head.process.pid in ended and None not in self._starting:
             raise ClusterError("The Ray head died.")
-        lost = [key for key, launcher in self._hosts.items() if launcher.process.pid in ended]
+        lost = [
+            key for key, launcher in self._hosts.items() if launcher.process.pid in ended and key not in self._starting
+        ]
         for key in lost:
             self._hosts.pop(key).close()
         # What is just being made comes last, for its loss ends this look.
