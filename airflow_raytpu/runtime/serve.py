@@ -16,6 +16,7 @@ from airflow_raytpu.placement.topology import TpuSlice
 from airflow_raytpu.runtime import author, replicas
 from airflow_raytpu.runtime.applications import Applications, AppView, Health
 from airflow_raytpu.runtime.outbox import Outbox
+from airflow_raytpu.runtime.turns import turn
 
 if TYPE_CHECKING:
     from ray.serve import Application
@@ -28,6 +29,9 @@ _ROLLBACK_S = 120.0
 _SMOKE_SETTLES_S = 10.0
 _SMOKE_TIMEOUT_S = 30.0
 _MESSAGE_LINES = 30
+_EARLIER_S = 10.0
+"""Before Airflow's side ends the wait, which would speak of a slice."""
+
 _LEVER = "Mend the version and deploy again; the application's replicas have their own logs in the Ray dashboard."
 
 log = logging.getLogger(__name__)
@@ -45,7 +49,14 @@ def run(request: RayRequest, outbox: Outbox) -> Mapping[str, Any]:
 
     :raises RolloutError: the new version did not become healthy; the last good one serves again.
     """
-    return _Rollout(request, outbox, Applications()).run()
+    rollout = _Rollout(request, outbox, Applications())
+    with turn(
+        request.arguments["name"],
+        request.name,
+        request.limits.slice_until - _EARLIER_S,
+        lambda seen: outbox.tell(phase="waiting for its turn", message=seen),
+    ):
+        return rollout.run()
 
 
 class _Rollout:

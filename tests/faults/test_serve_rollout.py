@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import requests
@@ -181,7 +182,14 @@ def test_a_rollout_that_is_stopped_leaves_the_last_good_version(deployer):
     url = good.outcome.value["endpoint"]
     deadline = time.monotonic() + 60
     assert wait_for(lambda: requests.get(url, timeout=30).json() == {"version": "s1"}, deadline - time.monotonic())
-    # The next rollout starts from there.
-    after = deployer.deploy("s3", name="stopped")
-    assert after.outcome.succeeded
-    assert after.outcome.value["previous"] == good.outcome.value["version"]
+    # The next rollouts start from there, and two that begin at once come one after the other.
+    with ThreadPoolExecutor(2) as pool:
+        both = [
+            each.outcome for each in pool.map(lambda version: deployer.deploy(version, name="stopped"), ("s3", "s4"))
+        ]
+    assert all(outcome.succeeded for outcome in both), both
+    versions = {outcome.value["previous"]: outcome.value["version"] for outcome in both}
+    first = versions[good.outcome.value["version"]]
+    last = versions[first]
+    answer = requests.get(url, timeout=30).json()["version"]
+    assert answer == ("s3" if both[0].value["version"] == last else "s4")
