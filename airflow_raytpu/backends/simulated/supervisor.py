@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 
 from airflow_raytpu.backends.simulated import cluster, environment, layout, nodes, proof, seen, state, witness
 from airflow_raytpu.backends.simulated.claims import Machine, folder_claim
+from airflow_raytpu.backends.simulated.heartbeat import Heartbeat
 from airflow_raytpu.backends.simulated.nodes import NotUpError
 from airflow_raytpu.backends.simulated.processes import (
     NODES,
@@ -72,7 +73,7 @@ class Supervisor:
         self._shapes = list(self._due.values())
         self._numbers = itertools.count(len(self._shapes))
         self._machine = Machine()
-        self._heartbeat = _Heartbeat(folder)
+        self._heartbeat = Heartbeat(folder)
         self._told_to_stop, self._told_to_make = threading.Event(), threading.Event()
         self._head: nodes.Launcher | None = None
         self._hosts: dict[_Key, nodes.Launcher] = {}
@@ -168,9 +169,19 @@ class Supervisor:
 
     def _bring_up(self, due: list[_Due]) -> None:
         """Launch all that is *due* and wait until every node is up; only some at once, for Ray's patience is 30 s."""
+        try:
+            self._launch_all(due)
+        finally:
+            for key, launcher in self._starting.items():
+                # Of what has ended while it was looked after here, nobody hears again.
+                if key is not None and not launcher.process.alive():
+                    self._hosts.pop(key).close()
+            self._starting = {}
+
+    def _launch_all(self, due: list[_Due]) -> None:
         total, deadline = len(due), time.monotonic() + START_WITHIN_S
         launches = collections.Counter[_Key | None]()
-        starting = self._starting = {}
+        starting = self._starting
         at_once = max(_AT_ONCE, _AT_ONCE_PER_CORE * (os.cpu_count() or 1))
         while due or starting:
             while due and len(starting) < at_once:
@@ -346,26 +357,6 @@ class Supervisor:
     def _write(self, **changes: Any) -> None:
         self._record = replace(self._record, **changes)
         state.write(self._folder, self._record)
-
-
-class _Heartbeat:
-    """How long nobody has shown interest. Only changes of the file's time count, so no step of the clock matters."""
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / "heartbeat"
-        self._last = 0
-        self._seen_at = time.monotonic()
-
-    def silence(self) -> float | None:
-        """Seconds since the last sign; ``None`` where the folder is gone."""
-        try:
-            last = self._path.stat().st_mtime_ns
-        except FileNotFoundError:
-            return None
-        now = time.monotonic()
-        if last != self._last:
-            self._last, self._seen_at = last, now
-        return now - self._seen_at
 
 
 def _clear(temp: Path) -> None:
