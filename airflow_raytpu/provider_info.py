@@ -37,10 +37,12 @@ def get_provider_info() -> dict[str, Any]:
         "extra-links": [
             "airflow_raytpu.links.RayDashboardLink",
             "airflow_raytpu.links.CheckpointLink",
+            "airflow_raytpu.links.ProfileLink",
             "airflow_raytpu.links.EndpointLink",
         ],
         "task-decorators": [
             {"name": "jax_train", "class-name": "airflow_raytpu.decorators.train.jax_train_task"},
+            {"name": "jax_batch", "class-name": "airflow_raytpu.decorators.inference.jax_batch_task"},
             {"name": "ray_tpu", "class-name": "airflow_raytpu.decorators.job.ray_tpu_task"},
         ],
         "connection-types": [_connection_type()],

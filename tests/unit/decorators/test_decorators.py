@@ -1,4 +1,4 @@
-"""``@task.ray_tpu`` and ``@task.jax_train``, as a DAG file uses them."""
+"""``@task.ray_tpu``, ``@task.jax_train`` and ``@task.jax_batch``, as a DAG file uses them."""
 
 from __future__ import annotations
 
@@ -29,6 +29,11 @@ def embed(x, scale=2):
 @task.jax_train(slice="v6e:4x4", checkpoint=CheckpointPolicy(every_steps=7))
 def loop(config):
     print(config["steps"])
+
+
+@task.jax_batch(slice="v6e:4x4", output="{{ params.root }}/scores", batch_size=64, columns=["pixels"])
+def predict(model, batch):
+    return {"sum": batch["pixels"].sum(axis=-1) + model["bias"]}
 
 
 async def ask(operator, place_with):
@@ -184,3 +189,76 @@ def test_what_is_no_train_loop_is_refused():
             loop(3)
         with pytest.raises(BatchSizeError, match="global_batch_size is 100"):
             loop.override(task_id="other")({"global_batch_size": 100})
+
+
+# --- @task.jax_batch ---------------------------------------------------------------------------------------------
+
+
+async def test_the_function_predicts_and_is_called_with_the_addresses_of_model_and_input(place_with, tmp_path):
+    for name in ("model", "rows"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "data").touch()
+    with DAG("d", schedule=None):
+        operator = predict(f"{tmp_path}/model", "{{ params.root }}/rows").operator
+    assert operator.multiple_outputs
+    request, _ = await ask(rendered(operator, root=str(tmp_path)), place_with)
+    asked = request.arguments
+    assert asked["predict"].endswith(":predict")
+    assert [asked[name] for name in ("model", "input", "output")] == [
+        (tmp_path / name).as_uri() for name in ("model", "rows", "scores")
+    ]
+    assert (asked["batch_size"], asked["columns"], asked["ragged"]) == (64, ["pixels"], "pad")
+    (shipped,) = operator.codes()[0].files().values()
+    assert "@task" not in shipped.decode()
+
+
+async def test_without_a_model_it_is_given_none_and_a_model_that_came_to_nothing_is_refused(place_with, tmp_path):
+    (tmp_path / "rows").touch()
+    with DAG("d", schedule=None):
+        bare = predict(None, f"{tmp_path}/rows").operator
+        missing = predict.override(task_id="missing")(batch=f"{tmp_path}/rows", model="{{ params.model }}").operator
+    request, _ = await ask(rendered(bare, root=str(tmp_path)), place_with)
+    assert request.arguments["model"] is None
+    missing = rendered(missing, root=str(tmp_path), model="gs")
+    missing.op_kwargs["model"] = None
+    with pytest.raises(AirflowFailException, match="model is None"):
+        await missing.aexecute(context(TaskInstance(task_id="missing")))
+
+
+def test_it_follows_the_tasks_whose_outputs_it_is_called_with():
+    with DAG("d", schedule=None) as dag:
+        cluster = RayTpuClusterOperator(task_id="cluster", slice="v6e:4x4")
+
+        @task
+        def rows(day):
+            return day
+
+        trained = loop.override(cluster=cluster, slice=None)({})
+        scored = predict.override(cluster=cluster, slice=None)(trained["checkpoint"], rows("a"))
+        rows.override(task_id="after")(scored["output"])
+        predict.override(task_id="each", cluster=cluster.output, slice=None).partial(model="gs://b/9").expand(
+            batch=rows.override(task_id="many").expand(day=["a", "b"])
+        )
+        cluster.teardown()
+    again = DagSerialization.from_dict(DagSerialization.to_dict(dag))
+    assert again.get_task("predict").upstream_task_ids == {"cluster", "loop", "rows"}
+    assert again.get_task("after").upstream_task_ids == {"predict"}
+    assert again.get_task("each").upstream_task_ids == {"cluster", "many"}
+    assert again.get_task("each").operator_name == "@task.jax_batch"
+    assert again.get_task("cluster_teardown").upstream_task_ids == {"cluster", "each", "loop", "predict"}
+
+
+def test_what_predicts_nothing_is_refused():
+    @task.jax_batch(slice="v6e:4x4", output="gs://b/o", batch_size=64)
+    def one(batch):
+        return batch
+
+    with DAG("d", schedule=None):
+        with pytest.raises(CodeError, match=r"predicts nothing: it takes 1 parameter\."):
+            one("gs://b/i")
+        with pytest.raises(TypeError, match="missing a required argument: 'batch'"):
+            predict("gs://b/m")
+        with pytest.raises(BatchSizeError, match="batch_size is 100"):
+            predict.override(task_id="other", batch_size=100)("gs://b/m", "gs://b/i")
+        with pytest.raises(TypeError, match="output"):
+            task.jax_batch(slice="v6e:4x4", batch_size=64)(predict.function)("gs://b/m", "gs://b/i")
