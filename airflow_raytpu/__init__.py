@@ -10,18 +10,31 @@ __version__ = "0.1.0"
 # Lazy, so that the Ray image can import the runtime without Airflow, and Airflow's provider discovery costs nothing.
 _HOMES = {
     "CheckpointPolicy": "airflow_raytpu.model.policies",
+    "Dataset": "airflow_raytpu.model.datasets",
     "Deadlines": "airflow_raytpu.model.deadlines",
+    "Profile": "airflow_raytpu.model.policies",
     "RetryBudget": "airflow_raytpu.model.policies",
     "Rollout": "airflow_raytpu.model.policies",
     "TpuSlice": "airflow_raytpu.placement.topology",
     "slice_params": "airflow_raytpu.operators.params",
 }
 
-__all__ = ["CheckpointPolicy", "Deadlines", "RetryBudget", "Rollout", "TpuSlice", "__version__", "slice_params"]
+__all__ = [
+    "CheckpointPolicy",
+    "Dataset",
+    "Deadlines",
+    "Profile",
+    "RetryBudget",
+    "Rollout",
+    "TpuSlice",
+    "__version__",
+    "slice_params",
+]
 
 if TYPE_CHECKING:
+    from airflow_raytpu.model.datasets import Dataset
     from airflow_raytpu.model.deadlines import Deadlines
-    from airflow_raytpu.model.policies import CheckpointPolicy, RetryBudget, Rollout
+    from airflow_raytpu.model.policies import CheckpointPolicy, Profile, RetryBudget, Rollout
     from airflow_raytpu.operators.params import slice_params
     from airflow_raytpu.placement.topology import TpuSlice
 

@@ -26,11 +26,15 @@ class CheckpointLink(_KnownLink):
     name = "Checkpoint"
 
 
+class ProfileLink(_KnownLink):
+    name = "Profile"
+
+
 class EndpointLink(_KnownLink):
     name = "Endpoint"
 
 
-DASHBOARD, CHECKPOINT, ENDPOINT = RayDashboardLink(), CheckpointLink(), EndpointLink()
+DASHBOARD, CHECKPOINT, PROFILE, ENDPOINT = RayDashboardLink(), CheckpointLink(), ProfileLink(), EndpointLink()
 
 
 def of_cluster(facts: Mapping[str, Any]) -> dict[str, str]:
@@ -40,7 +44,13 @@ def of_cluster(facts: Mapping[str, Any]) -> dict[str, str]:
 
 def of_result(value: Mapping[str, Any]) -> dict[str, str]:
     """XComs of what a finished request returned."""
-    return _known({CHECKPOINT.xcom_key: _console(value.get("checkpoint")), ENDPOINT.xcom_key: value.get("endpoint")})
+    return _known(
+        {
+            CHECKPOINT.xcom_key: _console(value.get("checkpoint")),
+            PROFILE.xcom_key: _console(value.get("profile")),
+            ENDPOINT.xcom_key: value.get("endpoint"),
+        }
+    )
 
 
 def _known(links: Mapping[str, str | None]) -> dict[str, str]:

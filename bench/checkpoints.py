@@ -1,6 +1,7 @@
-"""``python -m bench.checkpoints [KILLS]``: steps that a kill costs, and what the helper costs in each step.
+"""``python -m bench.checkpoints [KILLS]``: steps that a kill costs, what the helper costs in each step, and goodput.
 
-It starts simulated slices of its own, and takes about a quarter of a minute for each kill on a quiet machine.
+It starts simulated slices of its own, and takes about a quarter of a minute for each kill on a quiet machine, and some
+minutes beside them.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ _KILLS = 30
 _SEED = 7
 _LONGEST_OFFSET_S = 0.6
 _GOAL_PERCENT = 2.0
+_LOSSES, _STEPS_A_LOSS, _NAP_S = 3, 1000, 0.05
+_GOODPUT_GOAL_PERCENT = 5.0
 
 
 def main(arguments: list[str]) -> int:
@@ -38,7 +41,7 @@ def main(arguments: list[str]) -> int:
         running_cluster(SMALL, also=[SMALL], arrivals=Arrivals(heal_s=1.0)) as cluster,
     ):
         gangs = Gangs(cluster, Path(folder))
-        found = [_hooks(gangs), _kills(gangs, kills)]
+        found = [_hooks(gangs), _kills(gangs, kills), _goodput(gangs)]
     for result in found:
         verdict = "holds" if result.holds else "MISSED"
         print(f"{result.id:<24} {result.value:>10.4g} {result.unit:<6} goal {result.goal:g}  {verdict}  {result.what}")
@@ -96,6 +99,24 @@ def _hooks(gangs: Gangs) -> Result:
         goal=_GOAL_PERCENT,
         a_a_ratio=a_a_ratio(seconds["orbax"]),
         rounds=len(seconds["ours"]),
+    )
+
+
+def _goodput(gangs: Gangs) -> Result:
+    """A run that loses a worker about once a minute, which stands for ten: what it lacks of the share within reach."""
+    faults = [fault("worker", number % 2, _STEPS_A_LOSS * (number + 1) + 50) for number in range(_LOSSES)]
+    config = {"steps": _STEPS_A_LOSS * (_LOSSES + 1), "nap": _NAP_S, "faults": faults}
+    request = gangs.request("goodput", config=config, policy={"every_steps": 100}, evictions=_LOSSES)
+    goodput = gangs.result(request, within_s=900)["goodput"]
+    print(goodput)
+    return Result(
+        id="checkpoints.goodput",
+        what=f"less than the ceiling of {goodput['ceiling']:.3f}, one loss a minute; {goodput['useful']:.3f} is useful",
+        value=round((1 - goodput["useful"] / goodput["ceiling"]) * 100, 2),
+        unit="%",
+        goal=_GOODPUT_GOAL_PERCENT,
+        a_a_ratio=1.0,
+        rounds=_LOSSES,
     )
 
 

@@ -12,13 +12,14 @@ from airflow_raytpu.explain.rendering import RUN, Renderer
 from airflow_raytpu.hooks.raytpu import setting
 from airflow_raytpu.model.errors import RequestError
 from airflow_raytpu.model.identity import CLUSTER_NAME_LIMIT, JOB_NAME_LIMIT, Identity
-from airflow_raytpu.operators._arguments import is_literal
+from airflow_raytpu.operators._arguments import address, is_literal
 from airflow_raytpu.operators._lifecycle import RequestOperator
+from airflow_raytpu.placement import elastic_rules
 from airflow_raytpu.placement.findings import Finding, Level
 from airflow_raytpu.placement.intent import Intent
 from airflow_raytpu.placement.plan import plan
 from airflow_raytpu.placement.preflight import CODES, preflight
-from airflow_raytpu.placement.topology import TpuSlice
+from airflow_raytpu.placement.topology import TpuSlice, widest
 
 _HASH = len("-00000000")
 
@@ -39,6 +40,7 @@ def ask(task: RequestOperator, renderer: Renderer, copies: int | None = None) ->
         "copies": copies,
         "kind": intent.kind.value,
         "slice": _plan(intent),
+        "elastic": elastic.to_list() if (elastic := elastic_rules.of(intent)) else None,
         "name": made["metadata"]["name"] if made else _name(rendered, intent),
         "cluster": _cluster(rendered),
         "code": [code.entry for code in rendered.codes()],
@@ -73,7 +75,7 @@ def _plan(intent: Intent) -> dict[str, Any] | None:
     text = intent.slice or intent.cluster_slice
     if text is None or any(finding.code in {"RT110", "RT111"} for finding in preflight(intent)):
         return None
-    return plan(TpuSlice.parse(text)).to_dict()
+    return plan(widest(TpuSlice.parse(text), elastic_rules.of(intent))).to_dict()
 
 
 def _name(task: RequestOperator, intent: Intent) -> str:
@@ -107,7 +109,7 @@ def _storage(task: Any, intent: Intent) -> str:
 
 def _addresses(task: Any) -> dict[str, str]:
     stated = {name: getattr(task, name, None) for name in ("model", "input", "output_path")}
-    stated.update(getattr(task, "datasets", {}))
+    stated.update({name: address(each) for name, each in getattr(task, "datasets", {}).items()})
     return {name.removesuffix("_path"): _shown(value) for name, value in stated.items() if value is not None}
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from airflow_raytpu.explain.rendering import RUN
 from airflow_raytpu.hooks.raytpu import KUBERAY, Place, RayTpuHook, setting
 from airflow_raytpu.model import application
+from airflow_raytpu.model.elastic import ARGUMENT as ELASTIC
 from airflow_raytpu.model.errors import RequestError
 from airflow_raytpu.model.identity import Identity
 from airflow_raytpu.model.kuberay import KubeRayOptions
@@ -16,8 +17,9 @@ from airflow_raytpu.model.request import RayRequest
 from airflow_raytpu.operators._arguments import is_literal
 from airflow_raytpu.operators._lifecycle import RequestOperator
 from airflow_raytpu.operators.serve import RayServeDeployOperator
+from airflow_raytpu.placement import elastic_rules
 from airflow_raytpu.placement.intent import Intent
-from airflow_raytpu.placement.topology import TpuSlice
+from airflow_raytpu.placement.topology import TpuSlice, widest
 
 
 def manifest_of(task: RequestOperator, intent: Intent, name: str) -> dict[str, Any] | None:
@@ -51,19 +53,23 @@ def _place(task: RequestOperator) -> Place | None:
 def _request(task: RequestOperator, intent: Intent, place: Place) -> RayRequest:
     own = Identity(deployment=setting("deployment"), dag_id=task.dag_id, task_id=task.task_id, run_id=RUN)
     identity = task.identity(own)
+    elastic = elastic_rules.of(intent)
+    arguments = {} if elastic is None else {ELASTIC: elastic.to_list()}
+    if isinstance(task, RayServeDeployOperator):
+        arguments = _plain(task.asked(task.model))
     stated = task.storage_path if isinstance(task.storage_path, str) and is_literal(task.storage_path) else ""
     root = (stated or place.storage).rstrip("/")
     return RayRequest(
         identity=identity,
         kind=task.kind,
-        slice=str(TpuSlice.parse(intent.slice or "")),
+        slice=str(widest(TpuSlice.parse(intent.slice or ""), elastic)),
         shared=identity is not own,
         storage=f"{root}/{own.storage_path()}",
         limits=task.limits(time.time()),
         code=f"{root}/code/<content>.zip" if task.kind.is_job else None,
         ttl_s=intent.ttl_s,
         options=place.options_of(task.kuberay),
-        arguments=_plain(task.asked(task.model)) if isinstance(task, RayServeDeployOperator) else {},
+        arguments=arguments,
     )
 
 

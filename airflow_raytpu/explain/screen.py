@@ -24,7 +24,7 @@ def show(asked: Sequence[Mapping[str, Any]], console: Console) -> None:
 
 
 def _show(one: Mapping[str, Any], console: Console) -> None:
-    _print(console, one["task"], f" {one['operator']}{_on(one['slice'])}", "bold", indent=4)
+    _print(console, one["task"], f" {one['operator']}{_on(one['slice'], one['elastic'])}", "bold", indent=4)
     for label, value in _rows(one):
         _print(console, f"  {label:<11}", value, "dim")
     for finding in one["findings"]:
@@ -49,10 +49,12 @@ def _print(console: Console, label: str, value: str, style: str, indent: int = 1
         console.print(line, soft_wrap=True)
 
 
-def _on(slice_: Mapping[str, Any] | None) -> str:
+def _on(slice_: Mapping[str, Any] | None, elastic: Sequence[int] | None) -> str:
     if slice_ is None:
         return ""
     times = f"{slice_['num_slices']} x " if slice_["num_slices"] > 1 else ""
+    if elastic is not None:
+        times = f"{elastic[0]} to {elastic[1]} x "
     return (
         f" on {times}{slice_['accelerator']} {slice_['topology']} ({_many(slice_['chips'], 'chip')}, "
         f"{_many(slice_['hosts'], 'host')} of {slice_['machine_type']})"
@@ -74,7 +76,7 @@ def _rows(one: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows.append(("storage", f"{one['storage']}/{{checkpoints,outbox}}" if one["kind"] == "train" else one["storage"]))
     rows += [(name[:10], address) for name, address in one["addresses"].items()]
     if one["slice"] is not None:
-        cost = f"{one['slice']['chip_hours_per_hour']:,} chip-hours an hour"
+        cost = f"{one['slice']['chip_hours_per_hour']:,} chip-hours an hour{' at most' * bool(one['elastic'])}"
         shared = one["kind"] != "cluster" and one["cluster"] != "its own"
         rows.append(("costs", f"{cost}, its cluster's" if shared else cost))
     return rows

@@ -163,7 +163,17 @@ class CheckpointError(WorkError):
 
 
 class DivergedError(WorkError):
+    """:ivar step: where the loss was no number first."""
+
     code = "RT306"
+    step: int = 0
+
+    @classmethod
+    def at(cls, step: int, cause: str, lever: str) -> DivergedError:
+        """Of *step*."""
+        error = cls(cause, lever)
+        error.step = step
+        return error
 
 
 def _tree(root: type[RayTpuError]) -> list[type[RayTpuError]]:

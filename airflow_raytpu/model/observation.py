@@ -45,7 +45,7 @@ class Progress:
     :param slice_at: when a whole slice was held; 0 while none is.
     :param first_at: when the first unit was done; 0 before that.
     :param at: when the last unit was done or the phase last changed.
-    :param spent: its restarts, as :class:`airflow_raytpu.model.spent.Spent` writes them; empty before the first.
+    :param spent: what it has cost so far, as :class:`airflow_raytpu.model.spent.Spent` writes it; may be empty.
     """
 
     request: str

@@ -71,6 +71,34 @@ class CheckpointPolicy:
         return cls(**data)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """Which steps are traced by JAX's profiler, on the slice's first host: once in a run, as soon as a try gets there.
+
+    :param start_step: the trace begins after this step.
+    :param steps: so many steps are traced.
+    """
+
+    start_step: int = 10
+    steps: int = 5
+
+    def __post_init__(self) -> None:
+        for name, least in (("start_step", 0), ("steps", 1)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise RequestError(
+                    f"Profile({name}={value!r}) is no whole number from {least} on.", f"Give {name} at least {least}."
+                )
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Profile:
+        """What :meth:`to_dict` gave, after JSON."""
+        return cls(**data)
+
+
 def _metric_and_way(best: Any) -> tuple[str, str]:
     pair = tuple(best) if isinstance(best, list | tuple) else ()
     if len(pair) != 2 or not isinstance(pair[0], str) or pair[1] not in ("min", "max"):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from airflow_raytpu.model import reading
+from airflow_raytpu.model.goodput import Goodput
 from airflow_raytpu.model.observation import Progress
 
 ARGUMENT = "spent"
@@ -25,6 +26,7 @@ class Spent:
     :param fruitless: attempts in a row, up to now, that were lost before they held a slice.
     :param held_s: seconds that slices were held.
     :param causes: why each restart was needed, in order.
+    :param goodput: training: what the time went into, as :class:`airflow_raytpu.model.goodput.Goodput` writes it.
     """
 
     failures: int = 0
@@ -32,6 +34,7 @@ class Spent:
     fruitless: int = 0
     held_s: float = 0.0
     causes: Sequence[str] = ()
+    goodput: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "causes": list(self.causes)}
@@ -69,4 +72,7 @@ def after_loss(arguments: Mapping[str, Any], progress: Progress | None, cause: s
         return replace(before.with_eviction(cause), fruitless=before.fruitless + 1)
     told = Spent.from_dict(progress.spent) if progress.spent else before
     held_s = max(told.held_s, before.held_s + max(0.0, progress.at - progress.slice_at))
+    if told.goodput:
+        # Told with each step, and without the waits between its tries.
+        held_s = max(told.held_s, Goodput.from_dict(told.goodput).held_s)
     return replace(told.with_eviction(cause), fruitless=0, held_s=held_s)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow.sdk import XComArg
 
+from airflow_raytpu.model.datasets import Dataset
+from airflow_raytpu.model.elastic import Elastic
 from airflow_raytpu.model.errors import RequestError, SliceShapeError
 from airflow_raytpu.model.kuberay import KubeRayOptions
 from airflow_raytpu.placement.intent import Supply
-from airflow_raytpu.placement.topology import TpuSlice
+from airflow_raytpu.placement.topology import TpuSlice, widest
 from airflow_raytpu.storage import objects
 
 
@@ -76,6 +79,27 @@ def _is_plain(value: Any) -> bool:
     return all(map(_is_plain, value)) if isinstance(value, list | tuple) else is_literal(value)
 
 
+def not_json(value: Any, where: str) -> str:
+    """The first part of *value* that JSON cannot hold, such as ``train_loop_config['model'] is a Model``; else empty.
+
+    What Airflow renders or resolves is looked at when that is done.
+    """
+    if isinstance(value, Mapping):
+        parts = [(f"{where}[{key!r}]", each) for key, each in value.items()]
+        wrong = next((key for key in value if not isinstance(key, str | int | float | bool | None)), None)
+        if wrong is not None:
+            return f"{where} has the key {wrong!r}, a {type(wrong).__name__}"
+    elif isinstance(value, list | tuple):
+        parts = [(f"{where}[{index}]", each) for index, each in enumerate(value)]
+    else:
+        if value is None or not is_literal(value) or isinstance(value, str | int):
+            return ""
+        if isinstance(value, float):
+            return "" if math.isfinite(value) else f"{where} is {value}"
+        return f"{where} is a {type(value).__name__}"
+    return next(filter(None, (not_json(each, path) for path, each in parts)), "")
+
+
 def literals(**values: Any) -> dict[str, Any]:
     """Those of *values* that are stated and need no run to be known."""
     return {name: value for name, value in values.items() if value is not None and is_literal(value)}
@@ -116,6 +140,16 @@ def target(tpu_slice: str | None, cluster: Any) -> Target:
     raise no_cluster(cluster)
 
 
+def widened(found: Target, elastic: Elastic | None) -> Target:
+    """*found* with as many slices as an elastic task may have.
+
+    :raises SliceShapeError: no job spans several of them.
+    """
+    if elastic is None or not found.slice:
+        return found
+    return replace(found, slice=str(widest(TpuSlice.parse(found.slice), elastic)))
+
+
 def is_name(value: Any) -> bool:
     """Whether a rendered *value* names something; a template whose value is missing renders to nothing or ``None``."""
     return isinstance(value, str) and value.strip() not in ("", "None")
@@ -133,6 +167,59 @@ def uri(value: Any, what: str) -> str:
     :raises PathError: it is no storage address.
     """
     return objects.normalise(value) if value is not None else _missing(what)
+
+
+def word(value: Any, what: str) -> str:
+    """One word of a command line or an environment.
+
+    :raises RequestError: it is neither text nor a number, or no process can be given it.
+    """
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise RequestError(f"{what} holds {value!r}, a {type(value).__name__}.", "Give text or numbers.")
+    if "\0" in str(value):
+        raise RequestError(f"{what} holds {value!r}, with a NUL in it.", "No process can be given that.")
+    return str(value)
+
+
+def words(values: Collection[Any], what: str) -> list[str]:
+    """A rendered command line.
+
+    :raises RequestError: it is none.
+    """
+    refuse_text(values, what)
+    return [word(value, what) for value in values]
+
+
+def refuse_text(values: Collection[Any], what: str) -> None:
+    """:raises RequestError: it is one text, where a list of words is due."""
+    if isinstance(values, str):
+        raise RequestError(f"{what} is one text, {values!r}.", f'Give a list: {what}=["--steps", "10"].')
+
+
+def dataset(value: Any) -> Any:
+    """What an author says of a dataset, in the form that Airflow renders: an address, or a mapping with one.
+
+    :raises RequestError: it is neither, as far as that is known.
+    """
+    if isinstance(value, Dataset):
+        return value.to_dict()
+    if isinstance(value, Mapping) and all(_is_plain(each) for name, each in value.items() if name != "uri"):
+        Dataset.of(value)
+    return value
+
+
+def address(value: Any) -> Any:
+    """Where a dataset lies, of what :func:`dataset` gave."""
+    return value.get("uri") if isinstance(value, Mapping) else value
+
+
+def rendered_dataset(value: Any, what: str) -> Any:
+    """A dataset whose address is in its one form.
+
+    :raises RequestError: it is none, or its address is none.
+    """
+    place = uri(address(value), what)
+    return {**Dataset.of(value).to_dict(), "uri": place} if isinstance(value, Mapping) else place
 
 
 def _missing(what: str) -> str:

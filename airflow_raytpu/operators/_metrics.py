@@ -62,9 +62,9 @@ def durations(request: RayRequest, verdict: Verdict, progress: Progress | None, 
         found["run"] = progress.at - slice_at
         if progress.first_at:
             found["start"] = progress.first_at - slice_at
-    if isinstance(held := verdict.value.get("held_s"), int | float):
-        lost = float(verdict.value.get("lost_s") or 0.0)
-        found |= {"lost": lost, "useful": held - lost}
+    for part, seconds in (verdict.value.get("goodput") or {}).items():
+        if part.endswith("_s"):
+            found["lost" if part == "redone_s" else part.removesuffix("_s")] = float(seconds)
     return {name: max(0.0, seconds) for name, seconds in found.items()}
 
 

@@ -58,7 +58,7 @@ class IterJaxBatchInferenceOperator(RequestOperator):
     def __init__(
         self,
         *,
-        predict: str | Callable[..., Any],
+        predict: str | Callable[..., Any] | Code,
         input: str,  # noqa: A002 - the author's word
         output: str,
         batch_size: int | str,

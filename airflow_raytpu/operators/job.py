@@ -108,11 +108,11 @@ class RayTpuJobOperator(RequestOperator):
         return {
             "how": how,
             "entry": self.program.code.entry,
-            "args": list(self.op_args) if how == "function" else [_word(each) for each in self.op_args],
+            "args": list(self.op_args) if how == "function" else _arguments.words(self.op_args, "op_args"),
             "kwargs": dict(self.op_kwargs),
             "per_host": self.per_host,
             "reserve": self.reserve,
-            "env": {name: _word(value, f"env[{name!r}]") for name, value in self.env.items()},
+            "env": {name: _arguments.word(value, f"env[{name!r}]") for name, value in self.env.items()},
             "failures": self.retry_budget.failures,
             "evictions": self.retry_budget.evictions,
         }
@@ -127,17 +127,4 @@ class RayTpuJobOperator(RequestOperator):
                 f"A {self.program.how} takes no op_kwargs: {', '.join(self.op_kwargs)}.",
                 'Give op_args=["--name", "value"].',
             )
-        if isinstance(self.op_args, str):
-            raise RequestError(f"op_args is one text, {self.op_args!r}.", 'Give a list: op_args=["--steps", "10"].')
-
-
-def _word(value: Any, what: str = "op_args") -> str:
-    """One word of a command line or an environment.
-
-    :raises RequestError: it is neither text nor a number, or no process can be given it.
-    """
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise RequestError(f"{what} holds {value!r}, a {type(value).__name__}.", "Give text or numbers.")
-    if "\0" in str(value):
-        raise RequestError(f"{what} holds {value!r}, with a NUL in it.", "No process can be given that.")
-    return str(value)
+        _arguments.refuse_text(self.op_args, "op_args")

@@ -65,6 +65,9 @@ class Intent:
     :param open: arguments that are known only when it runs.
     :param addresses: argument to storage address.
     :param batches: argument to rows of one global batch.
+    :param elastic: the fewest and the most slices of an elastic task, as it states them.
+    :param failures: restarts after the author's own errors.
+    :param not_json: the part of the config that is no JSON, in a sentence.
     :param jax_at_top: where the author's module imports jax outside of any function, as ``file:line``.
     :param execution_timeout_s: Airflow's own limit on the task, in seconds.
     :param ttl_s: how long a cluster outlives the last look that Airflow took at it, in seconds.
@@ -83,9 +86,12 @@ class Intent:
     ttl_s: float = 300.0
     addresses: Mapping[str, str] = field(default_factory=dict)
     batches: Mapping[str, Any] = field(default_factory=dict)
+    elastic: Any = None
     ragged: str | None = None
     resume: str | None = None
     on_nan: str | None = None
+    failures: int | None = None
+    not_json: str = ""
     jax_at_top: str = ""
     supply: Supply = Supply()
     serving: Serving | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_raytpu.model.errors import BatchSizeError
@@ -94,6 +94,10 @@ class SlicePlan:
             "mesh": {name: list(shape) for name, shape in self.meshes.items()},
             "chip_hours_per_hour": self.chip_hours_per_hour,
         }
+
+    def sized(self, num_slices: int) -> SlicePlan:
+        """The plan for so many of these slices."""
+        return self if num_slices == self.slice.num_slices else plan(replace(self.slice, num_slices=num_slices))
 
     def check_batch(self, batch_size: int, what: str = "batch_size") -> None:
         """:raises BatchSizeError: a global batch of *batch_size* rows does not divide over all devices."""

@@ -15,7 +15,7 @@ from airflow_raytpu.placement.plan import whole_number
 
 RAGGED = ("pad", "drop", "raise")
 RESUME = ("auto", "never")
-ON_NAN = ("stop", "ignore")
+ON_NAN = ("stop", "roll_back", "ignore")
 
 SPOT_NOTICE_S = 30.0
 """Seconds between a spot VM's notice and its end (GKE)."""
@@ -38,6 +38,7 @@ def check(intent: Intent) -> Iterator[Finding]:
         _resume,
         _on_nan,
         _jax_at_top,
+        _json,
         _batches,
         _serving,
         _names,
@@ -210,7 +211,22 @@ def _resume(intent: Intent) -> Iterator[Finding]:
 
 def _on_nan(intent: Intent) -> Iterator[Finding]:
     if intent.on_nan is not None and intent.on_nan not in ON_NAN:
-        yield error("RT136", f"on_nan is {intent.on_nan!r}.", 'Use "stop" or "ignore".')
+        yield error("RT136", f"on_nan is {intent.on_nan!r}.", f"Use one of {', '.join(ON_NAN)}.")
+    if intent.on_nan == "roll_back" and intent.failures == 0:
+        yield error(
+            "RT136",
+            "on_nan='roll_back' begins again at the cost of RetryBudget.failures, which is 0.",
+            "Give retry_budget=RetryBudget(failures=1), or more.",
+        )
+
+
+def _json(intent: Intent) -> Iterator[Finding]:
+    if intent.not_json:
+        yield error(
+            "RT138",
+            f"{intent.not_json}, and goes to the cluster as JSON, which has no such thing.",
+            "Pass plain numbers, text, lists and dicts; make the rest of them inside the loop.",
+        )
 
 
 def _jax_at_top(intent: Intent) -> Iterator[Finding]:

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from airflow_raytpu.model.errors import BatchSizeError, SliceShapeError
 from airflow_raytpu.model.identity import CLUSTER_NAME_LIMIT
 from airflow_raytpu.model.request import Kind
-from airflow_raytpu.placement import catalogue
+from airflow_raytpu.placement import catalogue, elastic_rules
 from airflow_raytpu.placement.catalogue import Tier
 from airflow_raytpu.placement.findings import Finding, error, note, raised, warning
 from airflow_raytpu.placement.groups import check_fits, check_whole
 from airflow_raytpu.placement.intent import Intent
-from airflow_raytpu.placement.plan import plan, whole_number
+from airflow_raytpu.placement.plan import whole_number
 from airflow_raytpu.placement.topology import TpuSlice
 
 _ORDERED_SLICES = 10
@@ -73,7 +73,7 @@ def _batches(intent: Intent, own: TpuSlice) -> Iterator[Finding]:
         except BatchSizeError:
             continue  # said by the rules that need no slice
         try:
-            plan(own).check_batch(size, name)
+            elastic_rules.check_batch(intent, own, size, name)
         except BatchSizeError as found:
             yield raised("RT123", found)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
+from airflow_raytpu.model.elastic import Elastic
 from airflow_raytpu.model.errors import SliceShapeError
 from airflow_raytpu.placement import catalogue
 from airflow_raytpu.placement.catalogue import Shape
@@ -138,6 +139,14 @@ class TpuSlice:
         chips = "1 chip" if self.chips_per_host == 1 else f"{self.chips_per_host} chips"
         part = f" of a {self.part_of}" if self.part_of else ""
         return f"{times}{self.accelerator} {self.topology}{part}: {hosts} x {chips}"
+
+
+def widest(own: TpuSlice, elastic: Elastic | None) -> TpuSlice:
+    """*own* as many times as an elastic task may have it.
+
+    :raises SliceShapeError: no job spans several of it.
+    """
+    return own if elastic is None else replace(own, num_slices=elastic.most)
 
 
 def _plain(topology: str) -> str:

@@ -17,6 +17,7 @@ from airflow_raytpu.model.result import Outcome
 from airflow_raytpu.runtime import files
 from airflow_raytpu.runtime.attendance import Attendance
 from airflow_raytpu.runtime.author import AuthorError
+from airflow_raytpu.runtime.closing import closing
 from airflow_raytpu.runtime.outbox import Outbox, speak
 
 log = logging.getLogger("airflow_raytpu.runtime")
@@ -108,7 +109,7 @@ def _leave_ray() -> None:
 def _say(outcome: Outcome) -> None:
     """The last lines of the job's log: what came out, or the author's own traceback."""
     if outcome.succeeded:
-        log.info("done: %s", ", ".join(f"{name} {value}" for name, value in outcome.value.items()))
+        log.info("%s", closing(outcome.value))
         return
     log.info("%s\n  %s  [%s]", outcome.cause, outcome.lever, outcome.code)
     if outcome.traceback:

@@ -4,6 +4,8 @@ By steps, every rank knows it by itself. By the clock, and on a notice that host
 decides: clocks differ, and a notice arrives here sooner than there. About once a second there is a *meeting*, at a step
 that was agreed in the meeting before: rank 0 leaves word there and goes on, the others read it when they come to that
 step. So nobody waits for anybody but rank 0, whom the next collective would wait for too.
+
+That the loop is to end after the save that comes next, whenever it is due, is said in a meeting as well.
 """
 
 from __future__ import annotations
@@ -72,10 +74,12 @@ class Turn:
     """What a step asks for.
 
     :param leave: why the loop has to end here, empty where it goes on.
+    :param part: why it may end here once it is saved; it only goes on where it was not.
     """
 
     save: bool = False
     leave: str = ""
+    part: str = ""
 
 
 class Agreement:
@@ -84,6 +88,7 @@ class Agreement:
     :param board: ``None`` where there is one rank.
     :param noticed: why hosts of the gang will be taken away, empty where nobody says so; asked on rank 0 alone.
     :param ticks: a clock in seconds that never goes back.
+    :param wished: why the loop is to end after its next save, empty where it is not; asked on rank 0 alone.
     """
 
     def __init__(
@@ -93,9 +98,11 @@ class Agreement:
         board: Board | None,
         noticed: Callable[[], str],
         ticks: Callable[[], float] = time.monotonic,
+        wished: Callable[[], str] = str,
     ) -> None:
         self._policy, self._rank, self._board = policy, rank, board
-        self._noticed, self._ticks = noticed, ticks
+        self._noticed, self._ticks, self._wished = noticed, ticks, wished
+        self._part = ""
         self._posted: list[str] = []
         self._spent: list[str] = []
         self.begin(0)
@@ -114,7 +121,7 @@ class Agreement:
         if turn.save or (every is not None and step - self.asked >= every):
             self.asked, self._asked_at = step, self._ticks()
             self._tidy()
-            return Turn(save=True, leave=turn.leave)
+            return Turn(save=True, leave=turn.leave, part=self._part)
         return turn
 
     def _meet(self, step: int) -> Turn:
@@ -126,7 +133,7 @@ class Agreement:
             if self._board is not None:
                 self._board.say(topic, word)
                 self._posted.append(topic)
-        self._meeting = word["next"]
+        self._meeting, self._part = word["next"], word["part"]
         return Turn(word["save"], word["leave"])
 
     def _decide(self, step: int) -> dict[str, Any]:
@@ -138,7 +145,7 @@ class Agreement:
         furthest = min(2 * self._stride, _FURTHEST)
         self._stride = max(1, min(furthest, int(left / pace) if pace > 0 else furthest))
         self._met, self._met_at = step, now
-        return {"save": due or bool(leave), "leave": leave, "next": step + self._stride}
+        return {"save": due or bool(leave), "leave": leave, "part": self._wished(), "next": step + self._stride}
 
     def _tidy(self) -> None:
         """Whoever begins a save has seen all that was said before the save before: that needed every rank."""

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from airflow_raytpu.model.errors import BatchSizeError
-from airflow_raytpu.runtime.parquet import ParquetFile, Span, chop, share
+from airflow_raytpu.runtime.parquet import ParquetFile
+from airflow_raytpu.runtime.spans import Span, chop, share
 
 PADDING = -1
 """Row number of a padding row."""

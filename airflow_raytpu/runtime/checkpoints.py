@@ -14,7 +14,6 @@ loop returns. Outside a training task there is nothing to save to: the same loop
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,10 +24,14 @@ from airflow_raytpu.model.errors import CheckpointError, DivergedError, LostErro
 from airflow_raytpu.model.policies import CheckpointPolicy
 from airflow_raytpu.runtime import files, trees
 from airflow_raytpu.runtime.agreement import Agreement, Board
-from airflow_raytpu.runtime.commits import Commit, best_of, committed
+from airflow_raytpu.runtime.commits import Commit, best_of, committed, reading
 from airflow_raytpu.runtime.faults import EVICTED
 from airflow_raytpu.runtime.lineage import GIVE
+from airflow_raytpu.runtime.losses import Losses
 from airflow_raytpu.runtime.outbox import MIN_INTERVAL_S, finite
+from airflow_raytpu.runtime.pacing import Stopwatch
+from airflow_raytpu.runtime.profiling import Profiler
+from airflow_raytpu.runtime.resizing import ResizeError
 from airflow_raytpu.runtime.saving import Saver
 
 State = TypeVar("State")
@@ -54,6 +57,7 @@ def restore_or_init(init: Callable[[], State], total_steps: int | None = None) -
     if session.warm_start:
         state = _restore_into(session.warm_start, state, warm=True)
         log.info("the state is that of %s, the steps begin at 0", session.warm_start)
+    session.begin(0)
     return state, 0
 
 
@@ -92,13 +96,15 @@ def _restore_into(uri: str, state: State, *, warm: bool = False) -> State:
     :param warm: numbers of another type are turned into the state's, as one does who trains on in another precision.
     :raises PathError: there is no checkpoint.
     :raises CheckpointError: it is of another model.
+    :raises LostError: its bucket is in trouble.
     """
     import jax
     import orbax.checkpoint as ocp
 
     path = files.native(uri)
     try:
-        found = trees.stored(path)
+        with reading(uri):
+            found = trees.stored(path)
     except (FileNotFoundError, ValueError) as error:
         raise PathError(f"There is no checkpoint at {uri}.", GIVE) from error
     if differs := trees.mismatch(trees.leaves(state), found, types=not warm):
@@ -107,7 +113,7 @@ def _restore_into(uri: str, state: State, *, warm: bool = False) -> State:
         )
         raise CheckpointError(f"The checkpoint {uri} is of another model: {differs}.", lever)
     like = jax.tree.map(ocp.utils.to_shape_dtype_struct, state)
-    with ocp.StandardCheckpointer() as checkpointer:
+    with reading(uri), ocp.StandardCheckpointer() as checkpointer:
         return checkpointer.restore(path, like)  # type: ignore[no-any-return]
 
 
@@ -119,9 +125,10 @@ class Session:
     :param total: steps in all, 0 where unknown.
     :param tell: takes the progress of the loop; called on rank 0 alone.
     :param warm_start: URI of the checkpoint whose state a fresh run begins with, empty for none.
-    :param on_nan: ``"stop"`` or ``"ignore"``.
+    :param on_nan: ``"stop"``, ``"roll_back"`` (the driver does it; here it is the same) or ``"ignore"``.
     :param board: where rank 0 speaks to the others, ``None`` where there are none.
-    :param noticed: see :class:`Agreement`.
+    :param noticed: see :class:`Agreement`, as is ``wished``.
+    :param position: says where the data stands.
     """
 
     root: str
@@ -136,18 +143,22 @@ class Session:
     on_nan: str = "stop"
     board: Board | None = None
     noticed: Callable[[], str] = str
+    wished: Callable[[], str] = str
     clock: Callable[[], float] = time.time
     ticks: Callable[[], float] = time.monotonic
     make: Callable[[float], Any] | None = None
+    profiler: Profiler | None = None
+    position: Callable[[], Mapping[str, Any]] = dict
     step: int = 0
     metrics: Mapping[str, Any] = field(default_factory=dict)
     _state: Any = None
+    _data: Mapping[str, Any] = field(default_factory=dict)
     _told_at: float = 0.0
     _told_step: int = 0
-    _sound_at: int = 0
 
     def __post_init__(self) -> None:
-        self._agreement = Agreement(self.policy, self.rank, self.board, self.noticed, self.ticks)
+        self._losses, self._watch = Losses(), Stopwatch(self.clock, self.ticks)
+        self._agreement = Agreement(self.policy, self.rank, self.board, self.noticed, self.ticks, self.wished)
         self._saver = Saver(
             self.root, self.request, self.policy, self.lineage, self.rank, self.board, self.make, self.restore
         )
@@ -159,31 +170,44 @@ class Session:
 
     @property
     def blocked_s(self) -> float:
-        """Seconds for which the loop stood still because of saves."""
-        return self._saver.blocked_s
+        """Seconds for which the loop stood still because of saves, and of a profile."""
+        return self._saver.blocked_s + (self.profiler.blocked_s if self.profiler else 0.0)
 
     def begin(self, step: int) -> None:
         """The loop goes on from *step*."""
         self.step = step
         self._agreement.begin(step)
+        self._watch.begin(step)
 
     def after(self, step: int, state: Any, metrics: Mapping[str, Any]) -> None:
         """One more step is done.
 
         :raises LostError: hosts will be taken away; all is saved, where storage took it.
+        :raises ResizeError: another try will have more slices; all is saved.
         """
-        self.step, self.metrics, self._state = step, metrics, state
+        self.step, self.metrics, self._state, self._data = step, metrics, state, self.position()
+        self._losses.add(step, metrics)
         if self.rank == 0:
             self._say()
+        if self.profiler:
+            self.profiler.after(step, state)
         turn = self._agreement.at(step)
         if turn.save:
             self._save()
-        if turn.leave:
-            # Steps beyond the save would only be lost. Another slice goes on, so this save is not the last one.
+        # For the last step no other try is worth its while.
+        part = "" if 0 < self.total <= step else turn.part
+        if turn.leave or part:
+            # Steps beyond the save would only be lost. Another try goes on, so this save is not the last one.
             self._settle()
+            if self.rank == 0:
+                # The time up to here was of use.
+                self._say(now=True)
             saved = self.commit is not None and self.commit.step == step
             how = f"saved at step {step:,}" if saved else f"step {step:,} could not be saved"
-            raise LostError(f"{turn.leave}: {how}, and left in time.", EVICTED)
+            if turn.leave:
+                raise LostError(f"{turn.leave}: {how}, and left in time.", EVICTED)
+            if saved:
+                raise ResizeError(f"{part}: {how}, to go on with more slices.")
 
     def finish(self) -> None:
         """Save the last state, where it was not, and wait until it is committed."""
@@ -191,6 +215,8 @@ class Session:
             self._save()
         self._settle(last=True)
         self._saver.close()
+        if self.profiler:
+            self.profiler.finish()
         if self.rank == 0 and self.step:
             self._say(now=True)
 
@@ -204,6 +230,8 @@ class Session:
     def abandon(self) -> None:
         """The loop has failed: let a save under way end, if it can soon."""
         self._saver.abandon()
+        if self.profiler:
+            self.profiler.abandon()
 
     def _say(self, now: bool = False) -> None:
         if self._told_at and self.clock() - self._told_at < MIN_INTERVAL_S and not now:
@@ -211,7 +239,8 @@ class Session:
         # Waits for the devices, which are a few steps behind: only then is it true that the step is done.
         metrics = self._sound()
         at, done = self.clock(), self.step - self._told_step
-        news = {"done": self.step, "total": self.total, "at": at, "metrics": metrics}
+        pace = self._watch.at(self.step, self.blocked_s)
+        news = {"done": self.step, "total": self.total, "at": at, "metrics": metrics, "pace": pace}
         # No rate from the first step, which holds the compilation.
         if self._told_at and done > 0 and at > self._told_at:
             news["rate"] = done / (at - self._told_at)
@@ -221,7 +250,7 @@ class Session:
     def _save(self) -> None:
         self._settle()
         # Looked at before it can replace a good one.
-        self._saver.save(self.step, self._state, self._sound())
+        self._saver.save(self.step, self._state, self._sound(), self._data)
 
     def _settle(self, last: bool = False) -> None:
         """Wait for the save under way, and tell Ray Train of it."""
@@ -234,25 +263,18 @@ class Session:
 
         :raises DivergedError: the loss is none, and that is to end the task.
         """
-        numbers = finite(self.metrics)
-        if self.on_nan == "stop" and _is_broken(self.metrics.get("loss")):
-            self.abandon()
-            good = self.commit
-            seen = f" (it was a number at step {self._sound_at:,})" if self._sound_at else ""
-            last = f"The last good checkpoint is step {good.step:,} ({good.uri})." if good else "No checkpoint is good."
-            raise DivergedError(
-                f"The loss is {float(self.metrics['loss'])} at step {self.step:,}{seen}. {last}",
-                'Lower the learning rate, or look at the data; on_nan="ignore" goes on regardless.',
-            )
-        self._sound_at = self.step
-        return numbers
-
-
-def _is_broken(loss: Any) -> bool:
-    try:
-        return loss is not None and not math.isfinite(float(loss))
-    except (TypeError, ValueError):
-        return False
+        broken = None if self.on_nan == "ignore" else self._losses.broken()
+        if broken is None:
+            return finite(self.metrics)
+        self.abandon()
+        (step, loss), sound_at, good = broken, self._losses.sound_at, self.commit
+        seen = f" (it was a number at step {sound_at:,})" if sound_at else ""
+        last = f"The last good checkpoint is step {good.step:,} ({good.uri})." if good else "No checkpoint is good."
+        raise DivergedError.at(
+            step,
+            f"The loss is {loss} at step {step:,}{seen}. {last}",
+            'Lower the learning rate, or look at the data; on_nan="ignore" goes on regardless.',
+        )
 
 
 def _report(commit: Commit) -> None:

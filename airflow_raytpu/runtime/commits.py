@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 from urllib.parse import quote
 
-from airflow_raytpu.model.errors import CheckpointError
+from airflow_raytpu.model.errors import CheckpointError, LostError, RayTpuError
 from airflow_raytpu.runtime import files
 
 RECORD = "raytpu-commit.json"
@@ -27,6 +28,8 @@ class Commit:
     :param request: remote name of the attempt that wrote it.
     :param at: when its save began, in seconds since the epoch.
     :param files: its files by their path in the folder, in bytes; empty in a record that has none.
+    :param data: where each dataset stood, see :meth:`airflow_raytpu.runtime.feed.Feed.position`; empty where none was
+        gone through by number, and in older records.
     """
 
     step: int
@@ -35,6 +38,7 @@ class Commit:
     metrics: Mapping[str, float] = field(default_factory=dict)
     at: float = 0.0
     files: Mapping[str, int] = field(default_factory=dict)
+    data: Mapping[str, Any] = field(default_factory=dict)
 
 
 def folder(root: str, step: int) -> str:
@@ -128,6 +132,24 @@ def sweep(root: str) -> None:
     for name in files.children(root):
         if _UNFINISHED in name:
             files.remove(f"{root}/{quote(name)}")
+
+
+@contextmanager
+def reading(uri: str) -> Iterator[None]:
+    """Trouble of a bucket, which each of Orbax's clients tells in its own way, is no fault of the author's.
+
+    :raises LostError: what was whole when it was chosen cannot be read.
+    """
+    try:
+        yield
+    except (RayTpuError, FileNotFoundError):
+        raise
+    except Exception as error:
+        if not files.in_bucket(uri):
+            raise
+        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+        lever = "See whether Google Cloud Storage is in trouble, and whether the Ray pods may read there."
+        raise LostError(f"The checkpoint {uri} could not be read: {why}", lever) from error
 
 
 def _sort(root: str) -> tuple[list[Commit], list[str]]:

@@ -1,18 +1,20 @@
-"""Ray Data over spans of Parquet files: fixed rows for each rank, in a fixed order, list columns as tensors."""
+"""Ray Data over the files of a dataset: fixed rows for each rank, in a fixed order, list columns as tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from ray.train import DataConfig
 
-from airflow_raytpu.model.errors import PathError, RequestError
-from airflow_raytpu.runtime.parquet import ParquetFile, Span, chop, read, scan, share
+from airflow_raytpu.model.datasets import Dataset as Stated
+from airflow_raytpu.model.errors import BatchSizeError, RequestError
+from airflow_raytpu.runtime.columns import as_tensors
+from airflow_raytpu.runtime.sources import MASK, Source, scan
+from airflow_raytpu.runtime.spans import Span, chop, share
 
 if TYPE_CHECKING:
     from ray.data import DataIterator, Dataset
@@ -21,49 +23,76 @@ SMALL_BYTES = 64_000_000
 """Below this much data, a process reads its rows itself: starting Ray's read tasks would take longer than reading."""
 
 _PIECE_ROWS = 65_536
-_SMALL = {"int64": "int32", "uint64": "uint32", "float64": "float32"}
 
 
 class PerRank(DataConfig):  # type: ignore[misc]
     """Gives each rank its own rows of each dataset: the same rows, in the same order, in every attempt.
 
     Ray's own split hands out blocks as they come, so a resumed run would see rows twice and miss others. Shares are
-    equal, as SPMD needs; the last ``rows % ranks`` rows of a dataset are left out.
+    equal, as SPMD needs: the last ``rows % ranks`` rows of a dataset are left out, or the last shares filled up.
     """
 
-    def __init__(self, inputs: Mapping[str, Sequence[ParquetFile]]) -> None:
+    def __init__(self, inputs: Mapping[str, Source]) -> None:
         super().__init__()
-        self._inputs = {name: list(found) for name, found in inputs.items()}
+        self._inputs = dict(inputs)
 
     def configure(
         self, datasets: Mapping[str, Dataset], world_size: int, *_: Any, **__: Any
     ) -> list[dict[str, DataIterator]]:
         """One iterator for each rank and dataset."""
         return [
-            {name: self._rank(self._inputs[name], rank, world_size).iterator() for name in datasets}
+            {name: _rank(name, self._inputs[name], rank, world_size).iterator() for name in datasets}
             for rank in range(world_size)
         ]
 
-    def _rank(self, found: list[ParquetFile], rank: int, ranks: int) -> Dataset:
-        rows = sum(file.rows for file in found) // ranks
-        spans = chop(share([file.span() for file in found], rank * rows, (rank + 1) * rows), _PIECE_ROWS)
-        return dataset([partial(rows_of, span) for span in spans], sum(span.size for span in spans))
 
+def inputs(stated: Mapping[str, Any], ranks: int, batch: int | None = None) -> dict[str, Source]:
+    """What each dataset is made of.
 
-def inputs(uris: Mapping[str, str], ranks: int) -> dict[str, list[ParquetFile]]:
-    """The files of each dataset.
-
-    :raises PathError: there are none.
-    :raises RequestError: fewer rows than ranks.
+    :param batch: rows of a batch over all ranks, where that is known.
+    :raises PathError: there are no such files.
+    :raises RequestError: fewer rows than ranks, and no padding.
+    :raises BatchSizeError: ``ragged="raise"``, and the rows make no equal parts.
     """
-    found = {name: scan(uri) for name, uri in uris.items()}
-    for name, some in found.items():
-        rows = sum(file.rows for file in some)
-        if rows < ranks:
+    found = {name: scan(Stated.of(each)) for name, each in stated.items()}
+    for name, source in found.items():
+        if not source.rows:
+            raise RequestError(f"The dataset {name!r} has no rows.", "See that the task that writes it ran before.")
+        if source.rows < ranks and source.ragged != "pad":
             raise RequestError(
-                f"The dataset {name!r} has {rows} rows for {ranks} hosts.", "Give at least a row to each host."
+                f"The dataset {name!r} has {source.rows} rows for {ranks} hosts.",
+                "Give at least a row to each host, or fill up: Dataset(..., ragged='pad').",
             )
+        shares(name, source, ranks)
+        full, spare = divmod(source.rows, batch or source.rows)
+        if batch and spare and source.ragged == "raise":
+            raise _ragged(name, source.rows, f"{full:,} batches of {batch:,}", spare)
     return found
+
+
+def shares(name: str, source: Source, ranks: int) -> dict[str, int]:
+    """What :class:`PerRank` makes of the rows.
+
+    :raises BatchSizeError: ``ragged="raise"``, and they make no equal parts.
+    """
+    per_host, spare = divmod(source.rows, ranks)
+    if spare and source.ragged == "raise":
+        raise _ragged(name, source.rows, f"{per_host:,} for each of {ranks} hosts", spare)
+    if source.ragged != "pad":
+        return {"rows": source.rows, "per_host": per_host, "dropped": spare}
+    return {"rows": source.rows, "per_host": -(-source.rows // ranks), "padded": -source.rows % ranks}
+
+
+def _ragged(name: str, rows: int, parts: str, spare: int) -> BatchSizeError:
+    return BatchSizeError(
+        f"The dataset {name!r} has {rows:,} rows: {parts}, and {spare:,} more (ragged='raise').",
+        "Use ragged='drop' or 'pad', or another number of rows.",
+    )
+
+
+def whole(number: Any) -> int | None:
+    """*number* where it is a whole one above 0: of what the author's config calls so, nothing more is known."""
+    return number if isinstance(number, int) and number > 0 else None
 
 
 def dataset(sources: Sequence[Callable[[], pa.Table]], size: float) -> Dataset:
@@ -93,93 +122,32 @@ class _Reader:
         return self._sources[int(batch["source"][0])]()
 
 
-def rows_of(span: Span, columns: Sequence[str] | None = None) -> pa.Table:
+def _rank(name: str, source: Source, rank: int, ranks: int) -> Dataset:
+    rows = shares(name, source, ranks)["per_host"]
+    spans = share(source.spans, rank * rows, (rank + 1) * rows)
+    size = sum(span.size for span in spans)
+    return dataset(list(_parts(source, spans, rows)), size)
+
+
+def _parts(source: Source, spans: Sequence[Span], rows: int) -> Iterator[Callable[[], pa.Table]]:
+    """What reads *spans*, piece by piece, and then the copies that are missing to *rows*."""
+    masked = source.ragged == "pad"
+    have, size = sum(span.rows for span in spans), sum(span.size for span in spans)
+    # Of images, far fewer rows than of numbers are a piece.
+    piece = max(1, min(_PIECE_ROWS, int(have * SMALL_BYTES / max(size, 1))))
+    for span in chop(spans, piece):
+        yield partial(rows_of, span, source.columns, masked=masked)
+    if have < rows:
+        last = source.files[-1]
+        yield partial(_copies, Span(last, last.rows - 1, last.rows), source.columns, rows - have)
+
+
+def rows_of(span: Span, columns: Sequence[str], *, masked: bool) -> pa.Table:
     """The rows of *span*, list columns as tensors."""
-    return as_tensors(read(span, columns))
+    table = as_tensors(span.read(columns).select(list(columns)))
+    return table.append_column(MASK, pa.array(np.ones(len(table), bool))) if masked else table
 
 
-def as_tensors(table: pa.Table) -> pa.Table:
-    """*table* with list columns of one length as tensor columns, which alone become arrays on a device.
-
-    :raises PathError: a list column's rows differ in length.
-    """
-    for index, column in enumerate(table.schema):
-        if is_list(column.type):
-            table = table.set_column(index, column.name, _tensor(to_numpy(table.column(index), column.name)))
-    return table
-
-
-def as_arrays(table: pa.Table) -> pa.Table:
-    """*table* with every column as a device takes it: lists as tensors, 64-bit numbers as 32-bit ones.
-
-    :raises PathError: a whole number that 32 bits do not hold, lists of different lengths, or missing values.
-    """
-    for index, column in enumerate(table.schema):
-        array = narrow(to_numpy(table.column(index), column.name), column.name)
-        table = table.set_column(index, column.name, _tensor(array) if array.ndim > 1 else pa.array(array))
-    return table
-
-
-def narrow(array: np.ndarray, name: str) -> np.ndarray:
-    """*array* without 64-bit numbers, which JAX cuts down without a word.
-
-    :raises PathError: a whole number that does not fit.
-    """
-    small = _SMALL.get(array.dtype.name)
-    if small is None:
-        return array
-    cut = array.astype(small)
-    if array.dtype.kind in "iu" and not np.array_equal(cut, array):
-        raise PathError(
-            f"The column {name!r} holds whole numbers beyond 32 bits.",
-            "Leave it out with columns=[...]; it is written to the output as it is.",
-        )
-    return cut
-
-
-def _tensor(array: np.ndarray) -> Any:
-    from ray.data.extensions import ArrowTensorArray
-
-    return ArrowTensorArray.from_numpy(array)
-
-
-def to_numpy(column: pa.ChunkedArray, name: str) -> np.ndarray:
-    """A numeric column, or one of equal lists of them, as an array of ``rows`` and the lists' lengths.
-
-    :raises PathError: lists of different lengths, or values that are missing.
-    """
-    array, shape = column.combine_chunks(), [len(column)]
-    while is_list(array.type):
-        if array.null_count:
-            raise PathError(
-                f"The column {name!r} has {array.null_count} empty values.", "Fill them, or leave the column out."
-            )
-        length = pc.list_value_length(array) if len(array) else pa.array([0])
-        low, high = pc.min_max(length).as_py().values()
-        if low != high:
-            raise PathError(
-                f"The lists of the column {name!r} have {low} to {high} values.",
-                "Make them equal, or leave the column out.",
-            )
-        shape.append(high)
-        array = array.flatten()
-    _no_gaps(array, name)
-    return np.ascontiguousarray(array.to_numpy(zero_copy_only=False)).reshape(shape)
-
-
-def _no_gaps(array: pa.Array, name: str) -> None:
-    if array.null_count:
-        raise PathError(
-            f"The column {name!r} has {array.null_count} empty values.", "Fill them, or leave the column out."
-        )
-
-
-def is_numeric(kind: pa.DataType) -> bool:
-    """Whether a column of *kind* can go to a device: numbers and truth values, or lists of them."""
-    while is_list(kind):
-        kind = kind.value_type
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
-
-
-def is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+def _copies(row: Span, columns: Sequence[str], count: int) -> pa.Table:
+    table = row.read(columns).select(list(columns)).take(pa.array(np.zeros(count, np.int64)))
+    return as_tensors(table).append_column(MASK, pa.array(np.zeros(count, bool)))

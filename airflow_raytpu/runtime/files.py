@@ -1,9 +1,12 @@
-"""Whole files by URI through pyarrow, as the cluster sees them: ``file:///path`` and ``gs://bucket/path``."""
+"""Whole files by URI, as the cluster sees them: ``file:///path`` and ``gs://bucket/path``."""
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import shutil
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -11,36 +14,44 @@ from urllib.parse import unquote, urlsplit
 from pyarrow import fs
 
 from airflow_raytpu.model.errors import PathError
+from airflow_raytpu.runtime import buckets
+
+ARROW_PATIENCE_S = 300
+"""For so long Arrow asks again. It waits 120 s for a server that says nothing (26.0), and would ask for 15 minutes."""
 
 _NO_PATH = "Use gs://bucket/path, or file:///absolute/path on a disk that every host shares."
 
 
 def locate(uri: str) -> tuple[fs.FileSystem, str]:
-    """The file system of *uri* and the path on it. URIs are percent-encoded.
+    """Arrow's file system of *uri* and the path on it, for those who read parts of files, and for Ray.
 
     :raises PathError: neither ``gs://`` nor an absolute path.
     """
-    parts = urlsplit(uri)
-    if parts.scheme in ("", "file") and parts.path.startswith("/"):
-        return fs.LocalFileSystem(), unquote(parts.path) if parts.scheme else uri
-    if parts.scheme == "gs" and parts.netloc:
-        filesystem, path = fs.FileSystem.from_uri(uri)
-        return filesystem, path
-    raise PathError(f"{uri!r} names no place this cluster can reach.", _NO_PATH)
+    bucket, path = _split(uri)
+    return (_arrow_gcs(), bucket) if bucket else (fs.LocalFileSystem(), path)
+
+
+def in_bucket(uri: str) -> bool:
+    """Whether *uri* is in Google Cloud Storage."""
+    return bool(_split(uri)[0])
 
 
 def native(uri: str) -> str:
-    """*uri* as Orbax and Ray take it: a plain path on disk, the URI itself elsewhere."""
-    filesystem, path = locate(uri)
-    return path if isinstance(filesystem, fs.LocalFileSystem) else unquote(uri)
+    """*uri* as Orbax takes it: a plain path on disk, the URI itself elsewhere."""
+    bucket, path = _split(uri)
+    if not bucket:
+        return path
+    _tune_gcsfs()
+    return f"gs://{bucket}"
 
 
 def read_bytes(uri: str) -> bytes | None:
     """The whole content, ``None`` where there is no such file."""
-    filesystem, path = locate(uri)
+    bucket, path = _split(uri)
+    if bucket:
+        return buckets.read(bucket)
     try:
-        with filesystem.open_input_stream(path) as stream:
-            return bytes(stream.read())
+        return Path(path).read_bytes()
     except FileNotFoundError:
         return None
 
@@ -56,11 +67,9 @@ def read_json(uri: str) -> Any:
 
 def write_bytes(uri: str, data: bytes) -> None:
     """Write the whole file at once: a reader sees the old content or the new, never a part."""
-    filesystem, path = locate(uri)
-    if not isinstance(filesystem, fs.LocalFileSystem):
-        # An object appears only when its upload is complete.
-        with filesystem.open_output_stream(path) as stream:
-            stream.write(data)
+    bucket, path = _split(uri)
+    if bucket:
+        buckets.write(bucket, data)
         return
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -78,35 +87,76 @@ def write_json(uri: str, value: Any) -> None:
 
 
 def make_folder(uri: str) -> None:
-    """Make the folder *uri* where folders are a thing of their own; one that is there is no error.
+    """Make the folder *uri*, which proves that something can be written there; one that is there is no error.
 
     :raises OSError: storage refuses.
     """
-    filesystem, path = locate(uri)
-    if isinstance(filesystem, fs.LocalFileSystem):
-        filesystem.create_dir(path, recursive=True)
+    bucket, path = _split(uri)
+    if bucket:
+        buckets.mark(bucket)
+    else:
+        Path(path).mkdir(parents=True, exist_ok=True)
 
 
 def remove(uri: str) -> None:
     """Remove a file, or a folder with all in it; nothing there is no error."""
-    filesystem, path = locate(uri)
-    kind = filesystem.get_file_info(path).type
-    if kind is fs.FileType.File:
-        filesystem.delete_file(path)
-    elif kind is fs.FileType.Directory:
-        filesystem.delete_dir(path)
+    bucket, path = _split(uri)
+    if bucket:
+        buckets.remove(bucket)
+    elif Path(path).is_dir():
+        shutil.rmtree(path)
+    else:
+        Path(path).unlink(missing_ok=True)
 
 
 def children(uri: str) -> list[str]:
     """Names of the files and folders right under *uri*; none where it does not exist."""
-    filesystem, path = locate(uri)
-    found = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
-    return sorted(info.base_name for info in found)
+    bucket, path = _split(uri)
+    if bucket:
+        return buckets.children(bucket)
+    try:
+        return sorted(found.name for found in Path(path).iterdir())
+    except FileNotFoundError:
+        return []
 
 
 def sizes(uri: str) -> dict[str, int]:
     """Every file below *uri*, by its path from there, in bytes; none where it does not exist."""
-    filesystem, path = locate(uri)
-    found = filesystem.get_file_info(fs.FileSelector(path, recursive=True, allow_not_found=True))
-    top = path.rstrip("/") + "/"
-    return {info.path.removeprefix(top): info.size for info in found if info.type is fs.FileType.File}
+    bucket, path = _split(uri)
+    if bucket:
+        return buckets.sizes(bucket)
+    found = [Path(folder) / name for folder, _, names in os.walk(path) for name in names]
+    return {file.relative_to(path).as_posix(): file.stat().st_size for file in found}
+
+
+def _split(uri: str) -> tuple[str, str]:
+    """``bucket/path`` of an address in storage, or a path on disk; the other is empty. URIs are percent-encoded.
+
+    :raises PathError: it is neither.
+    """
+    parts = urlsplit(uri)
+    if parts.scheme in ("", "file") and parts.path.startswith("/"):
+        return "", unquote(parts.path) if parts.scheme else uri
+    if parts.scheme == "gs" and parts.netloc:
+        return unquote(f"{parts.netloc}{parts.path}"), ""
+    raise PathError(f"{uri!r} names no place this cluster can reach.", _NO_PATH)
+
+
+@functools.cache
+def _arrow_gcs() -> fs.FileSystem:
+    """One for all, as it keeps its connections."""
+    # Google's own client asks an emulator as nobody too.
+    nobody = "STORAGE_EMULATOR_HOST" in os.environ
+    return fs.GcsFileSystem(anonymous=nobody, retry_time_limit=timedelta(seconds=ARROW_PATIENCE_S))
+
+
+@functools.cache
+def _tune_gcsfs() -> None:
+    """Orbax's way to gs:// beside TensorStore. Left alone it waits 5 minutes for a server that says nothing."""
+    import aiohttp
+    import fsspec.config  # type: ignore[import-untyped]
+
+    timeout = aiohttp.ClientTimeout(sock_connect=buckets.ANSWER_S, sock_read=buckets.ANSWER_S)
+    # It would also go on believing in files that have been removed by others.
+    ours = {"requests_timeout": timeout, "use_listings_cache": False}
+    fsspec.config.conf["gcs"] = {**ours, **fsspec.config.conf.get("gcs", {})}

@@ -18,13 +18,14 @@ from airflow_raytpu.placement.topology import TpuSlice
 from airflow_raytpu.runtime import neighbours, output, relay
 from airflow_raytpu.runtime.author import AuthorError
 from airflow_raytpu.runtime.batching import HostWork, Part, parts, split
-from airflow_raytpu.runtime.datasets import is_numeric
+from airflow_raytpu.runtime.columns import is_numeric
 from airflow_raytpu.runtime.faults import cause_of, meaning
 from airflow_raytpu.runtime.lineage import lineage
 from airflow_raytpu.runtime.outbox import Outbox
-from airflow_raytpu.runtime.parquet import ParquetFile, Span, scan
+from airflow_raytpu.runtime.parquet import ParquetFile, scan
 from airflow_raytpu.runtime.scorer import Program, Scorer
 from airflow_raytpu.runtime.slices import ReservedSlice, Tenancy
+from airflow_raytpu.runtime.spans import Span
 from airflow_raytpu.runtime.survey import own_slice
 
 _TURN_S = 1.0

@@ -54,21 +54,23 @@ def _succeeded(attempt: str) -> bool:
 def warm_start(request: RayRequest) -> str:
     """URI of the checkpoint whose state a fresh run begins with, empty for none.
 
-    A run that is named in the arguments stands for its newest checkpoint, if it has one.
+    A run that is named in the arguments, by its id or by the folder of its checkpoints, stands for the newest of them,
+    if it has one.
 
     :raises PathError: nothing is where a checkpoint is named, and the run has none of its own to go on from.
     """
     stated: str = request.arguments.get("warm_start") or ""
     run: str = request.arguments.get("warm_start_run") or ""
-    if not run:
+    folder: str = request.arguments.get("warm_start_folder") or ""
+    if not run and not folder:
         if stated and not _has_begun(request) and not files.children(stated):
             raise PathError(f"There is no checkpoint at {stated}.", GIVE)
         return stated
     root = request.storage.removesuffix(request.identity.storage_path())
-    folder = f"{root}{replace(request.identity, run_id=run).storage_path()}/checkpoints"
+    folder = folder or f"{root}{replace(request.identity, run_id=run).storage_path()}/checkpoints"
     found = next((commit for commit in every_commit(folder) if not damage(commit)), None)
     if found is None:
-        log.warning("Run %s left no checkpoint in %s: beginning with a fresh state.", run, folder)
+        log.warning("The run before left no checkpoint in %s: beginning with a fresh state.", folder)
     return found.uri if found else ""
 
 

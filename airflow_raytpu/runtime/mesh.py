@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Callable
 
-from airflow_raytpu.model.errors import BrokenSliceError
+from airflow_raytpu.model.errors import BrokenSliceError, LostError
+from airflow_raytpu.runtime.agreement import Board
 
 _CPU_THREADS = "128"
+_TOGETHER_S = 120.0
+_WORD_S = 5.0
+_NETWORK = "Look at the network between the hosts of this slice, and at the log of the host that is missing."
 
 
 def prepare() -> None:
@@ -28,6 +34,46 @@ def platform() -> str:
 def host() -> str:
     """``host 3, slice rtc-a-0``, for messages."""
     return f"host {os.environ.get('TPU_WORKER_ID', '0')}, slice {os.environ.get('TPU_NAME', 'of one host')}"
+
+
+def prove(
+    board: Board, rank: int, workers: int, meet: Callable[[], None] | None = None, within_s: float = _TOGETHER_S
+) -> None:
+    """Have data pass once between all devices, for JAX counts hosts that cannot reach one another.
+
+    :param meet: returns once every process has come to it.
+    :raises LostError: it did not, with the hosts that never came.
+    """
+    board.say(_here(rank), {"host": host()})
+    failed: list[BaseException] = []
+    meeting = threading.Thread(target=_met, args=(meet or _meet, failed), daemon=True, name="first collective")
+    meeting.start()
+    meeting.join(within_s)
+    if failed:
+        raise LostError(f"The first collective failed on {host()}: {failed[0]}", _NETWORK) from failed[0]
+    if meeting.is_alive():
+        # Who is late by a moment is not missing.
+        meeting.join(_WORD_S if within_s > _WORD_S else 0)
+        absent = [str(each) for each in range(workers) if board.heard(_here(each)) is None]
+        who = f"rank {', '.join(absent)} never came to it" if absent else "all hosts came to it"
+        raise LostError(f"A first collective over {workers} hosts hangs after {within_s:.0f} s: {who}.", _NETWORK)
+
+
+def _here(rank: int) -> str:
+    return f"mesh {rank}"
+
+
+def _met(meet: Callable[[], None], failed: list[BaseException]) -> None:
+    try:
+        meet()
+    except BaseException as error:  # noqa: BLE001 - whoever waits raises it
+        failed.append(error)
+
+
+def _meet() -> None:
+    from jax.experimental import multihost_utils
+
+    multihost_utils.sync_global_devices("airflow_raytpu")
 
 
 def check(workers: int, devices: int) -> None:

@@ -12,9 +12,9 @@ import pyarrow as pa
 from pyarrow import parquet as pq
 
 from airflow_raytpu.model.errors import RowCountError
-from airflow_raytpu.runtime import files, parquet
+from airflow_raytpu.runtime import files
 from airflow_raytpu.runtime.batching import Part
-from airflow_raytpu.runtime.parquet import Span
+from airflow_raytpu.runtime.spans import Span
 
 _MARK = b"airflow_raytpu"
 
@@ -25,7 +25,7 @@ def write(part: Part, folder: str, predicted: Mapping[str, np.ndarray], mark: Ma
     :param mark: what :func:`is_done` compares later.
     :raises RowCountError: a column has not one value for each row.
     """
-    table = parquet.read(Span(part.file, 0, part.keep))
+    table = Span(part.file, 0, part.keep).read()
     for name, column in predicted.items():
         if len(column) != part.keep:
             raise RowCountError(

@@ -48,12 +48,13 @@ class Saver:
         self._thread: threading.Thread | None = None
         self._saving: Commit | None = None
         self._error = ""
+        self._entered = False
         self._failures = 0
         self._spoken: list[str] = []
         self.commit = commit
         self.blocked_s = 0.0
 
-    def save(self, step: int, state: Any, metrics: Mapping[str, float]) -> None:
+    def save(self, step: int, state: Any, metrics: Mapping[str, float], data: Mapping[str, Any] | None = None) -> None:
         """Begin to save; returns once the state is copied off the devices. The save before must be settled.
 
         :raises CheckpointError: this rank alone could not begin, while the others wait for it in Orbax.
@@ -61,7 +62,7 @@ class Saver:
         import orbax.checkpoint as ocp
 
         began = time.monotonic()
-        commit = Commit(step, folder(self._root, step), self._request, metrics, time.time())
+        commit = Commit(step, folder(self._root, step), self._request, metrics, time.time(), data=data or {})
         self._saving, self._error = commit, ""
         leaves = trees.leaves(state) if self._rank == 0 else {}
         try:
@@ -71,7 +72,10 @@ class Saver:
                 files.make_folder(self._root)
             if self._orbax is None:
                 self._orbax = self._make(self._policy.longest_save)
-            self._orbax.save(files.native(commit.uri), args=ocp.args.StandardSave(state), force=True)
+            self._error = self._make_way(commit)
+            self._entered = not self._error
+            if self._entered:
+                self._orbax.save(files.native(commit.uri), args=ocp.args.StandardSave(state), force=True)
         except Exception as error:  # noqa: BLE001 - whatever storage does, it is told in settle
             self._error = _first_line(error)
             if self._board is not None:
@@ -131,6 +135,24 @@ class Saver:
             )
         log.warning("%s (%d of %d in a row).%s Going on.", cause, self._failures, allowed, good)
 
+    def _make_way(self, commit: Commit) -> str:
+        """Remove what lies in a bucket where *commit* is to be; why it cannot be, which then all ranks know.
+
+        Orbax would do it by itself, but asks for more than Storage Object User may (0.12). On a disk it just does it.
+        """
+        if not files.in_bucket(commit.uri):
+            return ""
+        if self._rank and self._board is not None:
+            return str(self._board.hear(_begins(commit.step), self._policy.longest_save)["error"])
+        error = ""
+        try:
+            files.remove(commit.uri)
+        except OSError as refused:
+            error = _first_line(refused)
+        if self._board is not None:
+            self._board.say(_begins(commit.step), {"error": error})
+        return error
+
     def _finish(self, commit: Commit, leaves: trees.Leaves) -> None:
         """In a thread of its own: wait for the data, prove it, and make it count."""
         elsewhere = ""
@@ -171,10 +193,12 @@ class Saver:
                 board.say(_failed(step), {"error": own})
             return str(board.hear(_saved(step), self._policy.longest_save + _FAREWELL_S / 2)["error"])
         board.say(_saved(step), {"error": own or elsewhere})
-        # Whoever is in this save has heard what was said of the one before.
-        for topic in self._spoken:
-            board.drop(topic)
-        self._spoken = [_saved(step), _failed(step)]
+        if self._entered:
+            # Whoever is in this save has heard what was said of the one before.
+            for topic in self._spoken:
+                board.drop(topic)
+            self._spoken = []
+        self._spoken += [_begins(step), _saved(step), _failed(step)]
         return own or elsewhere
 
     def _prove(self, commit: Commit, leaves: trees.Leaves) -> Commit:
@@ -208,6 +232,11 @@ def _fulfil(done: Future[None], work: Callable[[], None]) -> None:
         done.set_exception(error)
     else:
         done.set_result(None)
+
+
+def _begins(step: int) -> str:
+    """Topic of rank 0's word that a save in a bucket can begin."""
+    return f"begins {step}"
 
 
 def _saved(step: int) -> str:

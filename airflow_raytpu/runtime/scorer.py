@@ -14,9 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_raytpu.model.errors import RowCountError, UserCodeError
-from airflow_raytpu.runtime import author, checkpoints, datasets, mesh, output, parquet, relay
+from airflow_raytpu.runtime import author, checkpoints, datasets, mesh, output, relay
 from airflow_raytpu.runtime.batching import PADDING, HostWork, Part, Piece
+from airflow_raytpu.runtime.columns import as_arrays
 from airflow_raytpu.runtime.outbox import MIN_INTERVAL_S, speak
+from airflow_raytpu.runtime.spans import Span
 
 ROW = "__row"
 _INIT_S = 120
@@ -73,7 +75,7 @@ class Scorer:
 
         jax.distributed.shutdown()
 
-    def run(self, work: HostWork, sample: parquet.Span) -> Iterator[Any]:
+    def run(self, work: HostWork, sample: Span) -> Iterator[Any]:
         """Predict all rows of *work*; by turns the number of a piece that is done, and its columns.
 
         The columns come as an item of their own, which the caller owns: a reference that was put here and handed over
@@ -107,7 +109,7 @@ class Scorer:
             {"request": self._program.request, "model": self._program.model},
         )
 
-    def _predictions(self, work: HostWork, sample: parquet.Span) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
+    def _predictions(self, work: HostWork, sample: Span) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
         """The host's rows of each batch and what was predicted of them, one batch behind the chips."""
         function, model = author.load(self._program.predict), self._model()
         run, behind = None, None
@@ -173,7 +175,7 @@ class Collector:
         return {name: np.concatenate([columns[name] for _, columns in parts])[order] for name in parts[0][1]}
 
 
-def _feed(work: HostWork, sample: parquet.Span, columns: Sequence[str]) -> Any:
+def _feed(work: HostWork, sample: Span, columns: Sequence[str]) -> Any:
     """A dataset of the host's rows and its padding, each with its row number."""
     sources = [partial(_numbered, piece.span, columns, piece.first) for piece in work.pieces]
     size = sum(piece.span.size for piece in work.pieces)
@@ -182,13 +184,13 @@ def _feed(work: HostWork, sample: parquet.Span, columns: Sequence[str]) -> Any:
     return datasets.dataset(sources, size)
 
 
-def _numbered(span: parquet.Span, columns: Sequence[str], first: int) -> pa.Table:
-    table = datasets.as_arrays(parquet.read(span, columns))
+def _numbered(span: Span, columns: Sequence[str], first: int) -> pa.Table:
+    table = as_arrays(span.read(columns))
     return table.append_column(ROW, pa.array(np.arange(first, first + span.rows, dtype=np.int32)))
 
 
-def _padding(sample: parquet.Span, columns: Sequence[str], rows: int) -> pa.Table:
-    table = datasets.as_arrays(parquet.read(sample, columns).take(pa.array(np.zeros(rows, np.int64))))
+def _padding(sample: Span, columns: Sequence[str], rows: int) -> pa.Table:
+    table = as_arrays(sample.read(columns).take(pa.array(np.zeros(rows, np.int64))))
     return table.append_column(ROW, pa.array(np.full(rows, PADDING, np.int32)))
 
 

@@ -10,6 +10,7 @@ autoscaler sees the demand.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -19,12 +20,12 @@ from typing import Any, Self
 
 from airflow_raytpu.model.errors import BrokenSliceError, NoSliceError
 from airflow_raytpu.placement.plan import SlicePlan
-from airflow_raytpu.runtime import division
+from airflow_raytpu.runtime import demand, division
+from airflow_raytpu.runtime.demand import Demand
 from airflow_raytpu.runtime.survey import (
     NAME,
     NODE,
     POD,
-    TOPOLOGY,
     WORKER,
     Host,
     SliceView,
@@ -45,6 +46,10 @@ _POLL_S = 0.5
 _CLAIM_S = 3.0
 _AGAIN_S = 30.0
 """How long a slice that is ours may take to be free of the try before."""
+
+GRACE_S = 30.0
+"""How long an elastic job waits for more slices once there are enough: those of one cluster do not come in the same
+second."""
 
 _LIES = 3
 _JOB_ID = 8
@@ -131,38 +136,79 @@ def reserve(plan: SlicePlan, until: float, tell: Callable[[str], None]) -> Itera
 class Tenancy:
     """One job's hold on whole slices, over several tries. Its end gives them back.
 
+    :param plan: with as many slices as it may have.
     :param tell: is told what is seen while it waits.
+    :param least: the fewest slices that it goes on with; those of *plan* where left out.
     """
 
-    def __init__(self, plan: SlicePlan, tell: Callable[[str], None]) -> None:
+    def __init__(self, plan: SlicePlan, tell: Callable[[str], None], least: int | None = None) -> None:
         self._plan, self._tell = plan, tell
-        self._heads, self._chips = ExitStack(), ExitStack()
+        self._most = plan.slice.num_slices
+        self._least = self._most if least is None else least
+        self._chips = ExitStack()
+        self._heads: dict[str, ExitStack] = {}
         self._views: tuple[SliceView, ...] = ()
+        self._spare: dict[str, tuple[SliceView, ExitStack]] = {}
+        self._wish = Demand(plan)
+        # more() is called beside the main thread.
+        self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._give_back()
+        with self._lock:
+            self._give_back()
 
     def take(self, until: float) -> ReservedSlice:
         """Hold whole slices as the plan says, proven whole: those of the try before, as long as they are.
+
+        An elastic job goes on with those that are, and with what :meth:`more` has found.
 
         :param until: when to give up, in seconds since the epoch.
         :raises NoSliceError: none in time.
         :raises BrokenSliceError: what Ray gave was not what its labels say, several times.
         """
-        held = self._again() if self._views else None
-        return held or self._find(until)
+        with self._lock:
+            held = self._again() if self._views else None
+            return held or self._find(until)
+
+    def more(self) -> tuple[str, ...]:
+        """Look once, beside a try that has fewer slices than it may have: those that are held for the next one.
+
+        A slice that is free is held; one that went again is let go; for what lacks, the cluster is asked.
+        """
+        with self._lock:
+            views = look(self._plan)
+            whole = {view.name for view in views if not view.fault}
+            for name in [name for name in self._spare if name not in whole]:
+                self._let_go(name)
+            lacks = self._most - len(self._views) - len(self._spare)
+            for view in self._wish.meet(views, lacks) if lacks > 0 else ():
+                self._hold_spare(view)
+            return tuple(sorted(self._spare))
+
+    def rest(self) -> None:
+        """Ask for no more until :meth:`more` is called again: what comes up is for others."""
+        with self._lock:
+            self._wish.drop()
 
     def _again(self) -> ReservedSlice | None:
-        """The slices of the try before, whose heads are still ours; ``None`` once one of them is not whole."""
+        """The slices of the try before, and spare ones, whose heads are still ours; ``None`` once too few are whole."""
+        self._wish.drop()
         self._chips.close()
-        names, until = {view.name for view in self._views}, time.time() + _AGAIN_S
+        mine = [*self._views, *(view for view, _ in self._spare.values())]
+        for _, chips in self._spare.values():
+            chips.close()
+        self._spare = {}
+        self._views, until = tuple(sorted(mine, key=_by_name)), time.time() + _AGAIN_S
         while time.time() < until:
-            mine = [view for view in look(self._plan) if view.name in names and not view.fault]
-            if len(mine) < len(names):
+            whole = {view.name for view in look(self._plan) if not view.fault}
+            gone = [view.name for view in self._views if view.name not in whole]
+            if len(self._views) - len(gone) < self._least:
                 break
+            for name in gone:
+                self._let_go(name)
             try:
                 held = self._claim_chips()
             except BrokenSliceError as error:
@@ -175,10 +221,12 @@ class Tenancy:
 
     def _find(self, until: float) -> ReservedSlice:
         lookout, began, lies = Lookout(self._plan, self._tell), time.time(), 0
-        with _Demand(self._plan) as demand:
+        patience = _Patience(self._least, self._most)
+        with Demand(self._plan) as asked:
             while True:
+                found = asked.meet(self._look(lookout), self._most)
                 try:
-                    held = self._claim(demand.meet(self._look(lookout)))
+                    held = self._claim(patience.enough(found))
                 except BrokenSliceError as error:
                     lies += 1
                     if lies == _LIES:
@@ -209,23 +257,71 @@ class Tenancy:
         return self._claim_chips()
 
     def _claim_chips(self) -> ReservedSlice | None:
-        pins = [pin for view in self._views for pin in _pins(self._plan, view)]
-        group = _group(self._plan.bundles, pins, self._chips)
+        plan = self._plan.sized(len(self._views))
+        pins = [pin for view in self._views for pin in _pins(plan, view)]
+        group = demand.group(plan.bundles, pins, self._chips)
         if not group.wait(_CLAIM_S):
             self._chips.close()
             return None
-        return ReservedSlice(self._plan, group, _placed(self._plan, group, self._views))
+        return ReservedSlice(plan, group, _placed(plan, group, self._views))
+
+    def _hold_spare(self, view: SliceView) -> None:
+        """Take one slice more, its chips too: until the gang comes, anybody may ask for chips without a slice."""
+        if self._hold_head(view):
+            one, chips = self._plan.sized(1), ExitStack()
+            if demand.group(one.bundles, _pins(one, view), chips).wait(_CLAIM_S):
+                self._spare[view.name] = view, chips
+                return
+            chips.close()
+        self._let_go(view.name)
 
     def _hold_head(self, view: SliceView) -> bool:
         """Take the head resource of one slice; ``False`` where somebody else has it."""
         labels = {WORKER: "0", POD: self._plan.pod_type, NAME: view.name}
-        head = self._plan.slice.whole.head_resource
-        return bool(_group([{head: 1}], [labels], self._heads).wait(_CLAIM_S))
+        held = self._heads.setdefault(view.name, ExitStack())
+        return bool(demand.group([{self._plan.slice.whole.head_resource: 1}], [labels], held).wait(_CLAIM_S))
+
+    def _let_go(self, name: str) -> None:
+        """Give one slice back."""
+        if name in self._spare:
+            self._spare.pop(name)[1].close()
+        if name in self._heads:
+            self._heads.pop(name).close()
+        self._views = tuple(view for view in self._views if view.name != name)
 
     def _give_back(self) -> None:
+        self._wish.drop()
         self._chips.close()
-        self._heads.close()
+        for name in {*self._heads, *self._spare}:
+            self._let_go(name)
         self._views = ()
+
+
+class _Patience:
+    """How long slices that are there wait for those that are not: they must not lie idle for what may never come."""
+
+    def __init__(self, least: int, most: int) -> None:
+        self._least, self._most = least, most
+        self._since: float | None = None
+
+    def enough(self, found: Sequence[SliceView]) -> Sequence[SliceView]:
+        """Those to begin with, or none yet."""
+        if len(found) >= self._most:
+            return found
+        if len(found) < self._least:
+            self._since = None
+            return ()
+        if self._since is None:
+            self._since = time.time()
+            log.info("%d of %d slices are free; waiting %.0f s for more", len(found), self._most, GRACE_S)
+        if time.time() - self._since < GRACE_S:
+            return ()
+        log.info("going on with %d of %d slices, until there are more", len(found), self._most)
+        return found
+
+
+def _by_name(view: SliceView) -> str:
+    return view.name
 
 
 def _pins(plan: SlicePlan, view: SliceView) -> list[dict[str, str]]:
@@ -233,73 +329,6 @@ def _pins(plan: SlicePlan, view: SliceView) -> list[dict[str, str]]:
     if view.of:
         return [{NAME: view.of, WORKER: str(worker)} for worker in view.workers]
     return [{NAME if plan.slice.hosts > 1 else NODE: view.name}] * plan.slice.hosts
-
-
-class _Demand:
-    """Asks for slices beyond those that are present, as an autoscaler understands it, while too few are free."""
-
-    def __init__(self, plan: SlicePlan) -> None:
-        self._plan = plan
-        self._held = ExitStack()
-        self._asked: list[Any] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._held.close()
-
-    def meet(self, views: Sequence[SliceView]) -> list[SliceView]:
-        """Free slices if there are enough, else none, and more are asked for."""
-        due = self._plan.slice.num_slices
-        free = [view for view in views if view.state == "free"]
-        if len(free) >= due:
-            self._drop()
-            return free[:due]
-        if any(_is_placed(group) for group in self._asked):
-            # What has come up is held by this very demand, and looks busy until the next look.
-            self._drop()
-        elif not self._asked:
-            self._asked = [self._ask() for _ in range(due - len(free))]
-        return []
-
-    def _drop(self) -> None:
-        self._held.close()
-        self._asked = []
-
-    def _ask(self) -> Any:
-        import ray
-
-        plan, shape = self._plan, self._plan.slice.whole
-        single = not shape.multi_host
-        key = NODE if single else NAME
-        # Of other shapes too: equal chips make an equal head.
-        alike = [node["Labels"] for node in ray.nodes() if node.get("Labels", {}).get(POD) == plan.pod_type]
-        present = sorted({labels[key] for labels in alike if key in labels})
-        # As Ray itself asks for a slice: by its head, and a single host by what it has.
-        bundle = plan.bundle if single else {shape.head_resource: 1}
-        # Not by worker id: an autoscaler knows none before the host is there, and would add nothing (Ray 2.60). That it
-        # is the first host follows from the head.
-        labels = {POD: plan.pod_type, TOPOLOGY: shape.topology} if single else {POD: plan.pod_type}
-        if present:
-            # No space after the comma: Ray takes it for a part of the name (2.60).
-            labels[key] = f"!in({','.join(present)})"
-        return _group([bundle], [labels], self._held)
-
-
-def _group(bundles: list[dict[str, int]], labels: list[dict[str, str]], held: ExitStack) -> Any:
-    """A placement group with one bundle a host, removed when *held* closes."""
-    from ray.util.placement_group import placement_group, remove_placement_group
-
-    group = placement_group(bundles, strategy="STRICT_SPREAD", bundle_label_selector=labels)
-    held.callback(remove_placement_group, group)
-    return group
-
-
-def _is_placed(group: Any) -> bool:
-    from ray.util.placement_group import placement_group_table
-
-    return bool(placement_group_table(group)["state"] == "CREATED")
 
 
 def _holders() -> dict[str, set[str]]:

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from airflow_raytpu.model.errors import LostError
+from airflow_raytpu.model.errors import DivergedError, LostError
+from airflow_raytpu.model.goodput import Goodput, Pace
 from airflow_raytpu.model.spent import Spent
 from airflow_raytpu.runtime.author import AuthorError
 from airflow_raytpu.runtime.faults import first_line
@@ -30,14 +31,14 @@ class Tally:
         """A try held its slices for *seconds*."""
         self.spent = replace(self.spent, held_s=self.spent.held_s + seconds)
 
-    def spend(self, error: AuthorError | LostError, allowed: Mapping[str, Any], outbox: Outbox) -> None:
+    def spend(self, error: AuthorError | DivergedError | LostError, allowed: Mapping[str, Any], outbox: Outbox) -> None:
         """Charge *error* to the author's budget or to the place's.
 
         :param allowed: the request's arguments, with ``failures`` and ``evictions``.
         :raises AuthorError: that budget is used up; :raises LostError: likewise. It is *error* itself.
         """
         cause = first_line(error)
-        if isinstance(error, AuthorError):
+        if isinstance(error, AuthorError | DivergedError):
             budget, charged = "failures", self.spent.with_failure(cause)
         else:
             budget, charged = "evictions", self.spent.with_eviction(cause)
@@ -52,3 +53,50 @@ class Tally:
         """For the task's result."""
         spent = self.spent
         return {"evictions": spent.evictions, "failures": spent.failures, "causes": list(spent.causes)}
+
+
+@dataclass
+class StepTally(Tally):
+    """With what the time of a training run went into. It begins when it is made, and every second is in it once.
+
+    :param at: up to when all is counted, in seconds since the epoch.
+    :ivar began_from: the step that each try went on from.
+    """
+
+    at: float = 0.0
+    began_from: list[int] = field(default_factory=list)
+
+    @property
+    def goodput(self) -> Goodput:
+        return Goodput.from_dict(self.spent.goodput)
+
+    def begin(self, step: int) -> None:
+        """The next try goes on from *step*; what the last one did beyond that is done again."""
+        self.began_from.append(step)
+        self._count(self.goodput.going_on(step))
+
+    def wait(self, now: float) -> None:
+        """No slice was held until *now*."""
+        self._count(self.goodput.waited(now - self.at))
+        self.at = now
+
+    def end(self, pace: Pace, now: float) -> None:
+        """A try held its slices until *now*."""
+        self.spent, self.at = self.so_far(pace, now), now
+
+    def so_far(self, pace: Pace, now: float) -> Spent:
+        """What is spent while a try is under way."""
+        account = self.goodput.held(pace, self.at, now)
+        return replace(self.spent, goodput=account.to_dict(), held_s=self.spent.held_s + max(0.0, now - self.at))
+
+    def costs(self) -> dict[str, Any]:
+        account = self.goodput
+        return {
+            **super().costs(),
+            "held_s": round(self.spent.held_s, 1),
+            "lost_s": round(account.redone_s, 1),
+            "goodput": account.to_result(),
+        }
+
+    def _count(self, account: Goodput) -> None:
+        self.spent = replace(self.spent, goodput=account.to_dict())

@@ -8,28 +8,32 @@ import os
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import ray
 
-from airflow_raytpu.model.errors import LostError, NoSliceError, PlaceError, RayTpuError
+from airflow_raytpu.model.elastic import Elastic
+from airflow_raytpu.model.errors import DivergedError, LostError, NoSliceError, PlaceError, RayTpuError
+from airflow_raytpu.model.policies import Profile
 from airflow_raytpu.model.request import RayRequest
 from airflow_raytpu.model.spent import Spent
 from airflow_raytpu.placement.plan import SlicePlan, plan
-from airflow_raytpu.placement.topology import TpuSlice
-from airflow_raytpu.runtime import files, relay
+from airflow_raytpu.placement.topology import TpuSlice, widest
+from airflow_raytpu.runtime import files, profiling, relay
 from airflow_raytpu.runtime.author import AuthorError, first_to_blame
 from airflow_raytpu.runtime.commits import Commit, newest, sweep
-from airflow_raytpu.runtime.datasets import PerRank, inputs
+from airflow_raytpu.runtime.datasets import PerRank, inputs, shares, whole
 from airflow_raytpu.runtime.faults import EVICTED, cause_of, causes, first_line
 from airflow_raytpu.runtime.lineage import lineage, warm_start
 from airflow_raytpu.runtime.loop import Settings, run_loop
 from airflow_raytpu.runtime.outbox import Outbox
+from airflow_raytpu.runtime.resizing import ResizeError, Sizes
+from airflow_raytpu.runtime.rollback import RollBack, pass_over
+from airflow_raytpu.runtime.series import Series
 from airflow_raytpu.runtime.slices import ReservedSlice, Tenancy
 from airflow_raytpu.runtime.survey import own_slice
-from airflow_raytpu.runtime.tally import Tally
+from airflow_raytpu.runtime.tally import StepTally
 from airflow_raytpu.runtime.watch import Watch
 
 if TYPE_CHECKING:
@@ -57,32 +61,6 @@ class TakenError(Exception):
     """Somebody was faster at the chips of our slice, or a host went, before the workers were there."""
 
 
-@dataclass
-class StepTally(Tally):
-    """With the steps that were done again.
-
-    :ivar lost_s: seconds that went into steps which were done again.
-    :ivar began_from: the step that each try went on from.
-    """
-
-    lost_s: float = 0.0
-    began_from: list[int] = field(default_factory=list)
-    _last_held_s: float = 0.0
-
-    def hold(self, seconds: float) -> None:
-        super().hold(seconds)
-        self._last_held_s += seconds
-
-    def begin(self, step: int, reached: int) -> None:
-        """The next try goes on from *step*; what the last one did from there to *reached* is done again."""
-        if self.began_from:
-            done = max(reached, step) - self.began_from[-1]
-            kept = step - self.began_from[-1]
-            self.lost_s += self._last_held_s * (1 - kept / done if done > 0 else 1.0)
-        self.began_from.append(step)
-        self._last_held_s = 0.0
-
-
 def run(request: RayRequest, outbox: Outbox) -> Mapping[str, Any]:
     """Train as *request* says.
 
@@ -91,7 +69,7 @@ def run(request: RayRequest, outbox: Outbox) -> Mapping[str, Any]:
     :raises LostError: the slice was lost more often than ``evictions`` allows.
     """
     shape = TpuSlice.parse(request.slice) if request.slice else own_slice(ray.nodes())
-    job = _Job(request, outbox, plan(shape))
+    job = _Job(request, outbox, plan(widest(shape, Elastic.of(request.arguments))))
     return job.run()
 
 
@@ -101,20 +79,28 @@ class _Job:
         self._arguments = request.arguments
         self._root = f"{request.storage}/checkpoints"
         self._lineage = lineage(request, self._arguments["resume"])
-        self._inputs = inputs(request.arguments.get("datasets") or {}, slice_plan.workers)
+        batch = whole(self._arguments.get("train_loop_config", {}).get("global_batch_size"))
+        self._inputs = inputs(self._arguments.get("datasets") or {}, slice_plan.workers, batch)
         self._warm_start = warm_start(request)
-        self._tally = StepTally(Spent.of(request.arguments))
+        self._tally = StepTally(Spent.of(request.arguments), at=time.time())
+        self._series = Series(request)
+        self._roll_back = RollBack()
         self._until = request.limits.slice_until
+        self._elastic = Elastic.of(self._arguments)
+        self._sizes = Sizes(request.name, slice_plan.slice.num_slices)
 
     def run(self) -> Mapping[str, Any]:
         os.environ.update({name: os.environ.get(name, value) for name, value in _TUNING.items()})
+        files.make_folder(self._root)
         sweep(self._root)
-        with Tenancy(self._plan, self._tell_wait) as tenancy:
+        with Tenancy(self._plan, self._tell_wait, self._elastic.least if self._elastic else None) as tenancy:
             while True:
                 restore = self._choose()
                 try:
                     value = self._started(tenancy, restore)
-                except (AuthorError, LostError) as error:
+                except ResizeError as error:
+                    self._resize(error)
+                except (AuthorError, DivergedError, LostError) as error:
                     self._spend(error)
                 else:
                     return self._result(value)
@@ -137,7 +123,8 @@ class _Job:
     def _choose(self) -> Commit | None:
         """The checkpoint all workers restore: chosen once, here, so that they cannot differ."""
         found = newest(self._root, self._lineage)
-        self._tally.begin(found.step if found else 0, self._outbox.latest.done)
+        self._tally.begin(found.step if found else 0)
+        self._series.begin(found.step if found else 0)
         if found is not None:
             log.info("going on from step %d (%s)", found.step, found.uri)
         if found is not None or len(self._lineage) == 1:
@@ -145,8 +132,24 @@ class _Job:
             files.remove(f"{self._root}/{_SNAPSHOT}")
         return found
 
-    def _spend(self, error: AuthorError | LostError) -> None:
+    def _spend(self, error: AuthorError | DivergedError | LostError) -> None:
+        """:raises RayTpuError: nothing may follow it. It is *error* itself, or says more of it."""
+        if isinstance(error, DivergedError):
+            if self._arguments.get("on_nan") != "roll_back":
+                raise error
+            self._roll_back.check(error)
         self._tally.spend(error, self._arguments, self._outbox)
+        if isinstance(error, DivergedError):
+            pass_over(self._root, self._lineage, error.step)
+        self._wait_anew()
+
+    def _resize(self, error: ResizeError) -> None:
+        """Nobody is charged for it, and no step is lost."""
+        log.info("%s", error.cause)
+        self._outbox.tell(phase="starting again", message=error.cause)
+        self._wait_anew()
+
+    def _wait_anew(self) -> None:
         limits = self._request.limits
         self._until = min(limits.total_until, max(limits.slice_until, time.time() + limits.slice_wait_s))
 
@@ -154,13 +157,14 @@ class _Job:
         """One group of workers from start to end; what its rank 0 returned."""
         from ray.train import ControllerError, TrainingFailedError, WorkerGroupError
 
-        watch, held_at = Watch(self._request, self._outbox), 0.0
+        watch = Watch(self._request, self._outbox, self._tally, self._series)
         held: ReservedSlice | None = None
         try:
             with relay.Pump(watch.turn):
                 held = self._hold(tenancy)
-                held_at = time.time()
-                result = self._trainer(held, restore).fit()
+                watch.hold()
+                with self._sizes.growing(tenancy):
+                    result = self._trainer(held, restore).fit()
         except WorkerGroupError as error:
             raise self._blame(error.worker_failures, held) from error
         except ControllerError as error:
@@ -168,7 +172,8 @@ class _Job:
         except TrainingFailedError as error:
             raise LostError(f"The slice was taken away: {error}", EVICTED) from error
         finally:
-            self._tally.hold(time.time() - held_at if held_at else 0.0)
+            watch.end()
+            self._sizes.end()
         ended = {**watch.reported, **(result.return_value or {})}
         if "checkpoint" not in ended and result.checkpoint is not None:
             ended["checkpoint"] = f"{self._root}/{quote(result.checkpoint.path.rpartition('/')[2])}"
@@ -178,6 +183,7 @@ class _Job:
         """:raises NoSliceError: none in time."""
         self._outbox.tell(phase="waiting for a slice", message="")
         held = tenancy.take(self._until)
+        self._sizes.begin(held, self._tally.began_from[-1])
         latest = self._outbox.latest
         slice_at = latest.slice_at if latest.first_at else time.time()
         self._outbox.tell(phase="setting up", slice_at=slice_at, message=f"on {', '.join(held.names)}")
@@ -185,6 +191,10 @@ class _Job:
 
     def _blame(self, errors: Mapping[int, BaseException], held: ReservedSlice | None = None) -> Exception:
         """Whose fault a failed gang is. The author's error wins over a lost host: hosts go down with the others."""
+        for error in errors.values():
+            if isinstance(error, ResizeError):
+                # All that it says is saved, whatever became of the others on their way out.
+                return error
         to_blame = first_to_blame(errors)
         if to_blame is not None and not to_blame.collateral:
             return to_blame
@@ -220,15 +230,19 @@ class _Job:
         from airflow_raytpu.runtime.gang import Gang, HandOver, ReportRelay, scaling
 
         name = self._request.name
+        filesystem, path = files.locate(self._request.storage)
         os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = f"{_START_S:.0f}"
+        for each, source in self._inputs.items():
+            log.info("get_dataset_shard(%r): %s", each, shares(each, source, held.plan.workers))
         return JaxTrainer(
             functools.partial(run_loop, self._settings(held, restore)),
             train_loop_config=dict(self._arguments["train_loop_config"]),
-            jax_config=Gang(use_tpu=True, request=name, plan=self._plan, hosts=held.hosts),
+            jax_config=Gang(use_tpu=True, request=name, plan=held.plan, hosts=held.hosts),
             scaling_config=scaling(held),
             run_config=RunConfig(
                 name="checkpoints",
-                storage_path=files.native(self._request.storage),
+                storage_path=path,
+                storage_filesystem=filesystem,
                 # The two budgets are kept here: Ray counts a lost host as the author's failure.
                 failure_config=FailureConfig(max_failures=0, max_preemption_failures=0, controller_failure_limit=0),
                 checkpoint_config=CheckpointConfig(num_to_keep=None),
@@ -244,8 +258,9 @@ class _Job:
         return Settings(
             request=self._request.name,
             loop=self._arguments["train_loop"],
-            workers=self._plan.workers,
-            devices=self._plan.devices,
+            argv=None if self._arguments.get("argv") is None else tuple(self._arguments["argv"]),
+            workers=held.plan.workers,
+            devices=held.plan.devices,
             root=self._root,
             policy=self._arguments["checkpoint"],
             lineage=self._lineage,
@@ -255,10 +270,25 @@ class _Job:
             on_nan=self._arguments.get("on_nan", "stop"),
             nodes=frozenset(host.node_id for host in held.hosts),
             token=uuid.uuid4().hex[:8],
+            profile=self._profile(),
+            profile_uri=profiling.folder(self._request),
+            may_grow=held.plan.workers < self._plan.workers,
+            datasets=self._inputs,
         )
+
+    def _chip_s(self) -> float:
+        shape = self._plan.slice
+        return shape.chips * max(0.0, shape.num_slices * self._tally.spent.held_s - self._sizes.missing_s)
+
+    def _profile(self) -> Profile | None:
+        """What is still to be traced in this run."""
+        asked = self._arguments.get("profiler")
+        return Profile.from_dict(asked) if asked and not profiling.found(self._request, self._lineage) else None
 
     def _result(self, value: dict[str, Any]) -> dict[str, Any]:
         tally = self._tally
+        if not value.get("step"):
+            log.warning("The loop ended without having reported a step, by checkpoints.step or ray.train.report.")
         return {
             "step": value.get("step", 0),
             "metrics": value.get("metrics", {}),
@@ -267,10 +297,15 @@ class _Job:
             "best_checkpoint": value.get("best_checkpoint"),
             "resumed_from": tally.began_from[0],
             "warm_start": self._warm_start or None,
-            "chip_hours": round(self._plan.slice.total_chips * tally.spent.held_s / 3600, 4),
+            "chip_hours": round(self._chip_s() / 3600, 4),
+            "resizes": self._sizes.resizes,
             **tally.costs(),
-            "held_s": round(tally.spent.held_s, 1),
-            "lost_s": round(tally.lost_s, 1),
+            "series": self._series.uri,
+            "profile": profiling.found(self._request, self._lineage) or None,
+            "datasets": {
+                name: value.get("datasets", {}).get(name) or shares(name, source, value["processes"])
+                for name, source in self._inputs.items()
+            },
             "processes": value["processes"],
             "devices": value["devices"],
         }

@@ -8,11 +8,10 @@ def train_loop_per_worker(config):
     import jax
     import numpy as np
     import optax
-    import ray.train
     from jax.flatten_util import ravel_pytree
     from jax.sharding import NamedSharding, PartitionSpec
 
-    from airflow_raytpu.runtime import checkpoints
+    from airflow_raytpu.runtime import checkpoints, data
     from digits.model import Classifier
 
     mesh = jax.make_mesh((jax.device_count(),), ("data",))
@@ -45,33 +44,18 @@ def train_loop_per_worker(config):
         updates, optimizer_state = optimizer.update(gradients, state["optimizer"])
         return {"params": optax.apply_updates(state["params"], updates), "optimizer": optimizer_state}, metrics
 
-    rows = read_all(ray.train.get_dataset_shard("train"))
     init_everywhere = jax.jit(init_state, out_shardings=NamedSharding(mesh, everywhere))
     state, step = checkpoints.restore_or_init(init_everywhere)
-    for local in batches(rows, config, start=step):
-        batch = jax.make_array_from_process_local_data(NamedSharding(mesh, by_row), local)
+    # Batch n is the same on any number of hosts: a run that goes on at its step repeats none and misses none.
+    batches = data.batches(
+        "train",
+        global_batch_size=config["global_batch_size"],
+        start=step,
+        stop=config["steps"],
+        shuffle_seed=config["seed"],
+        sharding=NamedSharding(mesh, by_row),
+    )
+    for batch in batches:
         state, metrics = train_step(state, batch)
         step += 1
         checkpoints.step(step, state, metrics)
-
-
-def read_all(shard):
-    """This host's rows as arrays: they fit in its memory."""
-    import numpy as np
-
-    parts = list(shard.iter_batches(batch_size=None))
-    return {name: np.concatenate([part[name] for part in parts]) for name in ("pixels", "label")}
-
-
-def batches(rows, config, start):
-    """This host's share of the batches from *start* on. Batch n is always the same, so a resumed run repeats none."""
-    import jax
-    import numpy as np
-
-    size = config["global_batch_size"] // jax.process_count()
-    per_epoch = len(rows["label"]) // size
-    for step in range(start, config["steps"]):
-        epoch, place = divmod(step, per_epoch)
-        order = np.random.default_rng((config["seed"], epoch)).permutation(len(rows["label"]))
-        chosen = order[place * size : (place + 1) * size]
-        yield {name: column[chosen] for name, column in rows.items()}

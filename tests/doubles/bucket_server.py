@@ -1,98 +1,234 @@
-"""Google Cloud Storage's JSON API for one bucket, ``b``, in memory, behind a real socket."""
+"""Google Cloud Storage for one bucket, in memory, behind a real socket, with the troubles of a network to order.
+
+The clients are the real ones: google-cloud-storage on Airflow's side; pyarrow, gcsfs and TensorStore in the cluster.
+"""
 
 from __future__ import annotations
 
-import fnmatch
+import contextlib
 import json
 import re
+import socket
+import struct
 import threading
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from tests.doubles.bucket_contents import Answer, Call, Contents, refusal
 
-class Bucket:
-    """What the bucket holds, and which statuses it answers with before it works again."""
+ALWAYS = 1 << 30
 
-    def __init__(self) -> None:
-        self.held: dict[str, bytes] = {}
+
+@dataclass
+class Trouble:
+    """What requests meet.
+
+    :param what: ``status``; ``reset`` (cut before anything is done), ``half`` (cut in the middle of the upload),
+        ``lost`` (cut after it was done), ``torn`` (cut in the middle of the answer's body), ``slow`` (done after
+        ``seconds``), ``hang`` (nothing is done or said until :meth:`Bucket.release`).
+    :param of: which requests, a pattern of ``verb name`` (see :class:`Call`), such as ``put .*/_METADATA``.
+    :param times: how many of them.
+    :param says: the words of a refusal; without, such as no client takes for its own.
+    """
+
+    what: str
+    of: str = ""
+    times: int = 1
+    status: int = 503
+    seconds: float = 0.0
+    says: str = "refused"
+
+
+class Bucket(Contents):
+    """What the bucket holds, and what its clients meet.
+
+    :ivar refuse: statuses of the next answers.
+    :ivar troubles: each request meets the first that is meant for it.
+    :ivar calls: all requests, as ``verb name``.
+    :ivar met: those that met trouble, as ``what verb name``.
+    """
+
+    def __init__(self, bucket: str) -> None:
+        super().__init__(bucket)
         self.refuse: list[int] = []
+        self.troubles: list[Trouble] = []
+        self.calls: list[str] = []
+        self.met: list[str] = []
+        self.lock = threading.Lock()
+        self._released = threading.Event()
+
+    def trouble(self, what: str, of: str = "", **more: Any) -> None:
+        self.troubles.append(Trouble(what, of, **more))
+
+    def release(self) -> None:
+        """End what hangs."""
+        self._released.set()
+        self._released = threading.Event()
+
+    def clear(self) -> None:
+        """As new."""
+        with self.lock:
+            for kept in (self.held, self.refuse, self.troubles, self.calls, self.met):
+                kept.clear()
+            self.may_see_bucket, self.page = False, 1000
+        self.release()
+
+    def meets(self, call: Call) -> Trouble | None:
+        """The trouble that *call* is in."""
+        if call.verb == "bucket":
+            # The client on Airflow's side asks about the bucket by itself, for its traces.
+            return None
+        if self.refuse:
+            return Trouble("status", status=self.refuse.pop(0))
+        for trouble in self.troubles:
+            if trouble.times and re.match(trouble.of, str(call)):
+                trouble.times -= 1
+                self.met.append(f"{trouble.what} {call}")
+                return trouble
+        return None
+
+    def hang(self) -> None:
+        self._released.wait(600)
 
 
-@contextmanager
-def serving():
+def environment(address: str) -> dict[str, str]:
+    """What makes a process take the server for Google: for google-cloud-storage and gcsfs, pyarrow, and TensorStore."""
+    return {
+        "STORAGE_EMULATOR_HOST": address,
+        "CLOUD_STORAGE_EMULATOR_ENDPOINT": address,
+        "TENSORSTORE_GCS_HTTP_URL": address,
+        "GOOGLE_AUTH_TOKEN_FOR_TESTING": "anybody",
+        # It would ask for the kind of the bucket by gRPC, at Google's own address.
+        "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
+    }
+
+
+@contextlib.contextmanager
+def serving(name: str = "b") -> Iterator[tuple[str, Bucket]]:
     """A running server: ``(its address, its bucket)``."""
-    bucket = Bucket()
+    bucket = Bucket(name)
     handler = type("Handler", (_Handler,), {"bucket": bucket})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server = _Server(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}", bucket
     finally:
         server.shutdown()
+        bucket.release()
         thread.join()
         server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    # Connections that the clients keep open must not hold the end up.
+    block_on_close = False
+    request_queue_size = 128
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that was killed is no error of the server."""
 
 
 class _Handler(BaseHTTPRequestHandler):
     bucket: Bucket
     protocol_version = "HTTP/1.1"
+    # An answer is two packets; the client would keep the second one waiting.
+    disable_nagle_algorithm = True
 
     def do_GET(self) -> None:
-        self._serve(self._get)
+        url = urlsplit(self.path)
+        asked = {key: values[0] for key, values in parse_qs(url.query, keep_blank_values=True).items()}
+        # gcsfs escapes the whole name, others leave slashes: either way it is one path.
+        call = Call(self.command, url.path, asked, self.headers, self._body())
+        with self.bucket.lock:
+            understood = self.bucket.understand(call)
+            trouble = self.bucket.meets(call) if understood else None
+            self.bucket.calls.append(str(call))
+        if understood is None:
+            self._answer(refusal(404, f"The specified bucket does not exist: {unquote(url.path)}"))
+        elif trouble is None:
+            self._answer(self._do(call))
+        else:
+            _TROUBLES[trouble.what](self, call, trouble)
 
-    def do_POST(self) -> None:
-        self._serve(self._post)
+    do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815 - as they are called
 
-    def log_message(self, *args) -> None:
+    def log_message(self, *args: Any) -> None:
         pass
 
-    def _serve(self, work) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        url = urlsplit(self.path)
-        asked = {key: values[0] for key, values in parse_qs(url.query).items()}
-        if url.path.endswith("/b/b"):
-            # The client asks about the bucket by itself, for its traces, and does not mind the answer.
-            self._answer(200, {"name": "b"})
-        elif self.bucket.refuse:
-            self._answer(self.bucket.refuse.pop(0), {"error": {"message": "refused"}})
-        elif not re.search(r"/b/b(/|$)", url.path):
-            self._answer(404, {"error": {"message": "no bucket"}})
-        else:
-            work(url.path, asked, body)
+    def _do(self, call: Call) -> Answer:
+        with self.bucket.lock:
+            return self.bucket.do(call)
 
-    def _get(self, path, asked, body) -> None:
-        held = self.bucket.held
-        if path.endswith("/o"):
-            names = sorted(name for name in held if name.startswith(asked.get("prefix", "")))
-            names = [name for name in names if fnmatch.fnmatch(name, asked.get("matchGlob", "*"))]
-            self._answer(200, {"items": [_describe(name, held) for name in names]})
-            return
-        name = unquote(path.rpartition("/o/")[2])
-        if name not in held:
-            self._answer(404, {"error": {"message": "no object"}})
-        else:
-            self._answer(200, held[name] if asked.get("alt") == "media" else _describe(name, held))
+    def _body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding") != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        parts = []
+        while size := int(self.rfile.readline().partition(b";")[0], 16):
+            parts.append(self.rfile.read(size))
+            self.rfile.readline()
+        self.rfile.readline()
+        return b"".join(parts)
 
-    def _post(self, path, asked, body) -> None:
-        boundary = re.search(r'boundary="?([^";]+)', self.headers["Content-Type"])[1].encode()
-        _, head, content, _ = re.split(rb"\r?\n?--" + re.escape(boundary) + rb"(?:--)?\r?\n?", body, maxsplit=3)
-        name = json.loads(head.split(b"\r\n\r\n", 1)[1])["name"]
-        if asked.get("ifGenerationMatch") == "0" and name in self.bucket.held:
-            self._answer(412, {"error": {"message": "there is one"}})
-            return
-        self.bucket.held[name] = content.split(b"\r\n\r\n", 1)[1]
-        self._answer(200, _describe(name, self.bucket.held))
-
-    def _answer(self, status: int, body) -> None:
-        data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
+    def _answer(self, answer: Answer, torn: bool = False) -> None:
+        is_json = not isinstance(answer.body, bytes)
+        data = json.dumps(answer.body).encode() if is_json else answer.body
+        self.send_response(answer.status)
+        self.send_header("Content-Type", "application/json" if is_json else "application/octet-stream")
         self.send_header("Content-Length", str(len(data)))
+        for name, value in answer.headers.items():
+            self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(data)
+        self.wfile.write(data[: len(data) // 2] if torn else data)
+        if torn:
+            self._cut()
+
+    def _cut(self) -> None:
+        """End the connection as a broken network does."""
+        self.wfile.flush()
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.rfile.close()
+        self.connection.close()
+        self.close_connection = True
+
+    def _status(self, call: Call, trouble: Trouble) -> None:
+        self._answer(refusal(trouble.status, trouble.says))
+
+    def _reset(self, call: Call, trouble: Trouble) -> None:
+        self._cut()
+
+    def _half(self, call: Call, trouble: Trouble) -> None:
+        with self.bucket.lock:
+            self.bucket.part_of(call)
+        self._cut()
+
+    def _lost(self, call: Call, trouble: Trouble) -> None:
+        self._do(call)
+        self._cut()
+
+    def _torn(self, call: Call, trouble: Trouble) -> None:
+        self._answer(self._do(call), torn=True)
+
+    def _slow(self, call: Call, trouble: Trouble) -> None:
+        time.sleep(trouble.seconds)
+        self._answer(self._do(call))
+
+    def _hang(self, call: Call, trouble: Trouble) -> None:
+        self.bucket.hang()
+        self._cut()
 
 
-def _describe(name: str, held: dict[str, bytes]) -> dict[str, str]:
-    return {"name": name, "bucket": "b", "size": str(len(held[name])), "generation": "1"}
+_TROUBLES: dict[str, Callable[[_Handler, Call, Trouble], None]] = {
+    "status": _Handler._status,
+    "reset": _Handler._reset,
+    "half": _Handler._half,
+    "lost": _Handler._lost,
+    "torn": _Handler._torn,
+    "slow": _Handler._slow,
+    "hang": _Handler._hang,
+}

@@ -8,12 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
 
+from airflow_raytpu.model.datasets import Dataset
 from airflow_raytpu.model.identity import Identity
 from airflow_raytpu.model.observation import Observation
 from airflow_raytpu.model.request import RayRequest
 from airflow_raytpu.model.result import Outcome
+from airflow_raytpu.runtime import data
+from airflow_raytpu.runtime.feed import Feed
+from airflow_raytpu.runtime.sources import scan
 from tests.faults import checkpoint_loops
+from tests.faults.checkpoint_loops import SHUFFLE
 from tests.simulated_cluster import SimulatedCluster, job_request, processes_of, stage_files
 
 EVERY, STEPS = 5, 32
@@ -55,6 +62,7 @@ class Gangs:
         policy: dict[str, Any] | None = None,
         config: dict[str, Any] | None = None,
         loop: str = "train",
+        datasets: dict[str, Any] | None = None,
         **arguments: Any,
     ) -> RayRequest:
         identity = Identity(deployment="tests", dag_id="tests", task_id=task_id, run_id=run_id, attempt=attempt)
@@ -75,7 +83,7 @@ class Gangs:
             arguments={
                 "train_loop": f"checkpoint_loops:{loop}",
                 "train_loop_config": {**own, **(config or {})},
-                "datasets": {},
+                "datasets": datasets or {},
                 "checkpoint": {"every_steps": EVERY, "keep": 2, **(policy or {})},
                 "failures": 0,
                 "evictions": 0,
@@ -96,6 +104,28 @@ class Gangs:
         outcome = self.outcome(request, within_s)
         assert outcome.succeeded, self.cluster.log(request)
         return outcome.value
+
+    def write_rows(self, rows: int) -> str:
+        """A data set of so many rows, in small row groups; its address."""
+        folder = self.folder / f"{rows} rows"
+        folder.mkdir(exist_ok=True)
+        pq.write_table(pa.table({"id": range(rows)}), folder / "a.parquet", row_group_size=9)
+        return folder.as_uri()
+
+
+def assert_rows(request: RayRequest, last: int) -> None:
+    """Every host had its part of each batch up to *last*, as a run has that nothing interrupts, on one host."""
+    config = request.arguments["train_loop_config"]
+    with data.opened(Feed({"train": scan(Dataset(request.arguments["datasets"]["train"]))})):
+        batches = data.batches("train", global_batch_size=config["batch"], stop=last, shuffle_seed=SHUFFLE)
+        expected = [batch["id"].tolist() for batch in batches]
+    trace = Path(config["trace"])
+    lines = [line for diary in trace.parent.glob(f"{trace.name}.rows-*") for line in diary.read_text().splitlines()]
+    seen: list[set[int]] = [set() for _ in expected]
+    for number, first, ids in map(json.loads, lines):
+        assert ids == expected[number][first : first + len(ids)], number
+        seen[number] |= set(ids)
+    assert seen == [set(batch) for batch in expected]
 
 
 def fault(what: str, rank: int, step: int, when: Any = 0.0) -> dict[str, Any]:

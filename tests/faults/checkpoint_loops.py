@@ -20,6 +20,9 @@ from typing import Any
 FLOATS = 1 << 18
 """Of the model, and again of its momentum: a save that can be hit, and is soon over."""
 
+SHUFFLE = 3
+"""Seed of the data's order."""
+
 _WAYS, _ROUNDS, _BLOCK, _STEP_S, _PAUSE_S = ("bare", "orbax", "ours"), 8, 100, 0.02, 1.0
 _FULL_AT = 1 << 16
 _MOMENT_S = 60.0
@@ -28,9 +31,11 @@ _MOMENT_S = 60.0
 def train(config: dict[str, Any]) -> None:
     """Train a model whose parts lie on all chips.
 
-    Config: ``steps``; ``floats`` of the model; ``nan_from``, the first step whose loss is no number; ``trace``, the
-    file in which rank 0 writes every step; ``root``, the folder of the checkpoints; ``request``, its name; ``faults``,
-    see :func:`_around`.
+    Config: ``steps``; ``floats`` of the model; ``nan_from``, the first step whose loss is no number, and ``nan_once``,
+    the same in the first try that gets there; ``nap``, seconds between steps; ``trace``, the file in which rank 0
+    writes every step; ``root``, the folder of the checkpoints; ``request``, its name; ``faults``, see :func:`_around`;
+    ``hosts``, how many hosts of the cluster are waited for at the step ``until_hosts``; ``batch``, the rows of its data
+    set ``train`` that a step takes, which every rank writes down.
     """
     import jax
 
@@ -40,12 +45,25 @@ def train(config: dict[str, Any]) -> None:
     init, advance = _model(config.get("floats", FLOATS))
     state, step = checkpoints.restore_or_init(init)
     _note(config, rank, "from", step, *_megascale())
+    if jax.process_count() > 1:
+        hosts = jax.process_count() // int(os.environ.get("MEGASCALE_NUM_SLICES", "1"))
+        assert int(os.environ.get("MEGASCALE_SLICE_ID", "0")) == rank // hosts
+    once = Path(f"{config['trace']}.nan")
+    nan_from = config.get("nan_from") or (config.get("nan_once") if not once.exists() else None)
+    batches = _batches(config["batch"], step) if config.get("batch") else None
     while step < config["steps"]:
+        if batches is not None:
+            _write_down(config, rank, step, next(batches))
         state, loss = advance(state)
         step += 1
         # Told once it is true: what was only handed to the devices is not done.
         _note(config, rank, "done", step, float(loss))
-        told = float("nan") if step >= config.get("nan_from", step + 1) else loss
+        told = float("nan") if nan_from and step >= nan_from else loss
+        if step == config.get("nan_once"):
+            once.touch()
+        time.sleep(config.get("nap", 0))
+        if step == config.get("until_hosts"):
+            _wait(lambda: _hosts() >= config["hosts"])
         with _around(config, rank, step):
             checkpoints.step(step, state, {"loss": told, "wave": abs(step - 7)})
 
@@ -107,6 +125,23 @@ def _model(floats: int) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
         return after, jnp.mean(error**2)
 
     return jax.jit(init, out_shardings=layout), jax.jit(advance, out_shardings=(layout, whole))
+
+
+def _batches(size: int, start: int) -> Iterator[dict[str, Any]]:
+    import jax
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    from airflow_raytpu.runtime import data
+
+    parts = NamedSharding(jax.make_mesh((jax.device_count(),), ("chip",)), PartitionSpec("chip"))
+    return data.batches("train", global_batch_size=size, start=start, shuffle_seed=SHUFFLE, sharding=parts)
+
+
+def _write_down(config: dict[str, Any], rank: int, number: int, batch: dict[str, Any]) -> None:
+    """Which rows of batch *number* lie on this host, and at which places of it."""
+    with Path(f"{config['trace']}.rows-{rank}").open("a") as diary:
+        for shard in batch["id"].addressable_shards:
+            diary.write(f"{json.dumps([number, shard.index[0].start or 0, shard.data.tolist()])}\n")
 
 
 def _megascale() -> list[str]:
@@ -207,6 +242,13 @@ def _drain() -> None:
     reason = DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
     accepted, why = client.drain_node(node, reason, "preempted", int((time.time() + _MOMENT_S) * 1000))
     assert accepted, why
+
+
+def _hosts() -> int:
+    """Living hosts of the cluster's slices."""
+    import ray
+
+    return sum(node["Alive"] and "TPU" in node["Resources"] for node in ray.nodes())
 
 
 def _nothing_is_saved() -> bool:

@@ -19,6 +19,8 @@ import pytest
 
 from airflow_raytpu.backends.simulated.state import Arrivals
 from airflow_raytpu.model.observation import JobState
+from airflow_raytpu.model.spent import after_loss
+from airflow_raytpu.storage.series import series
 from tests.faults import checkpoint_loops
 from tests.faults.checkpoint_gangs import (
     EVERY,
@@ -29,6 +31,7 @@ from tests.faults.checkpoint_gangs import (
     TWO,
     Gangs,
     Try,
+    assert_rows,
     fault,
     left,
     record,
@@ -86,9 +89,12 @@ def test_kills_in_saves_and_a_notice_cost_at_most_an_interval_and_change_no_loss
         fault("driver", 0, 25, moment.uniform(0, 0.4)),
         fault("drain", 1, 27),
     ]
-    first = gangs.request("killed", config={"faults": faults}, evictions=9)
+    more = {"config": {"faults": faults, "batch": 16}, "datasets": {"train": gangs.write_rows(100)}, "evictions": 9}
+    first = gangs.request("killed", **more)
     ended = gangs.run(first)
-    second = gangs.request("killed", attempt=2, config={"faults": faults}, evictions=9)
+    # As the operator begins again after a driver that was killed.
+    spent = after_loss(first.arguments, ended.progress, "the driver was killed")
+    second = gangs.request("killed", attempt=2, **more, spent=spent.to_dict())
     value = gangs.result(second)
 
     assert (ended.job, ended.outcome) == (JobState.FAILED, None)
@@ -114,7 +120,18 @@ def test_kills_in_saves_and_a_notice_cost_at_most_an_interval_and_change_no_loss
     assert_losses(runs, uninterrupted)
     assert value["metrics"]["loss"] == pytest.approx(uninterrupted[STEPS], rel=1e-6)
     assert (value["step"], value["resumed_from"]) == (STEPS, runs[4].began)
-    assert (value["failures"], value["evictions"]) == (0, 1)
+    assert (value["failures"], value["evictions"]) == (0, 5)
+    # Nor is a second lost over the attempts.
+    assert value["held_s"] > spent.held_s > 0
+    assert value["goodput"]["redone_s"] >= round(spent.goodput["redone_s"], 1)
+    assert value["goodput"]["init_s"] > spent.goodput["init_s"] > 0
+    # The data went on where it stood, each time.
+    assert_rows(second, STEPS)
+    assert not [each for each in (first, second) if "what lies between" in gangs.cluster.log(each)]
+    stood = record(second, STEPS)["data"]["train"]
+    assert (stood["next_batch"], stood["rows_seen"]) == (STEPS, STEPS * 16)
+    per_epoch = {"batches_per_epoch": 6, "dropped_per_epoch": 4}
+    assert value["datasets"] == {"train": {"rows": 100, "global_batch_size": 16, **per_epoch}}
     # No torn one, and nothing that an unfinished save left.
     assert left(second) == sorted([str(runs[5].began), str(STEPS)])
 
@@ -141,8 +158,9 @@ def test_a_full_disk_of_one_host_is_outlived_but_at_the_last_save(gangs):
 def test_a_state_goes_from_mesh_to_mesh_and_no_stale_variable_with_it(gangs, uninterrupted):
     shapes = [LARGE, SMALL, TWO, SMALL]
     faults = [fault("error", 0, step) for step in (3, 5, 7)]
+    config, rows = {"faults": faults, "steps": 8, "batch": 32}, {"train": gangs.write_rows(75)}
     chain = [
-        gangs.request("meshes", shape, attempt=number, config={"faults": faults, "steps": 8}, policy={"every_steps": 2})
+        gangs.request("meshes", shape, attempt=number, config=config, datasets=rows, policy={"every_steps": 2})
         for number, shape in enumerate(shapes, 1)
     ]
 
@@ -153,6 +171,8 @@ def test_a_state_goes_from_mesh_to_mesh_and_no_stale_variable_with_it(gangs, uni
     runs = tries(chain[0])
     assert [(each.began, each.reached) for each in runs] == [(0, 3), (2, 5), (4, 7), (6, 8)]
     assert_losses(runs, uninterrupted)
+    # Four hosts, two, two of each of two slices, two again: the same rows, each batch from where it was left.
+    assert_rows(chain[-1], 8)
     single, two = "3 stale", r"3 stale MEGASCALE_COORDINATOR_ADDRESS=127\.\S+ .*NUM_SLICES=2 .*SLICE_ID=0"
     assert [each.environment for each in (runs[0], runs[1], runs[3])] == [single] * 3
     assert re.match(two, runs[2].environment)
@@ -182,6 +202,49 @@ def test_a_warm_start_has_the_state_of_the_run_before_or_is_refused(gangs, unint
     assert missing.lever == "Give the checkpoint that a training task returned."
     # That was known before it had a slice.
     assert "waiting for a slice" not in gangs.cluster.log(nowhere)
+
+
+def test_a_run_with_a_kill_and_a_loss_that_heals_accounts_for_every_second(gangs):
+    faults = [fault("worker", 0, 10, 0.1)]
+    request = gangs.request(
+        "accounts",
+        SINGLE,
+        config={"faults": faults, "nan_once": 20, "nap": 0.3, "steps": 24},
+        profiler={"start_step": 2, "steps": 2},
+        on_nan="roll_back",
+        failures=1,
+        evictions=1,
+    )
+
+    value = gangs.result(request)
+
+    first, second, third = tries(request)
+    assert (value["step"], value["evictions"], value["failures"]) == (24, 1, 1)
+    assert re.match("failures 1: The loss is nan at step 20 ", value["causes"][1])
+    assert (first.began, second.reached, third.began, third.reached) == (0, 20, 15, 24)
+
+    goodput = value["goodput"]
+    held = ("useful_s", "init_s", "compile_s", "saving_s", "redone_s", "idle_s")
+    assert sum(goodput[name] for name in held) == pytest.approx(value["held_s"], abs=0.4)
+    assert min(goodput[name] for name in held) >= 0
+    # 24 steps of a nap each; and what came after step 15 was done again.
+    assert goodput["useful_s"] > 4
+    assert value["lost_s"] == goodput["redone_s"] > 0
+    assert goodput["init_s"] > 1
+    assert 0 < goodput["useful"] <= goodput["ceiling"] < 1
+    (done,) = re.findall(r"^done: (.*)$", gangs.cluster.log(request), re.MULTILINE)
+    told = r"step 24, loss [\d.]+, wave 17; 1 eviction, 1 failure; [\d.]+ chip-hours, \d+ % useful \(init"
+    assert re.match(told, done)
+
+    points = series(value["series"])
+    steps = [point.step for point in points]
+    assert steps == sorted(set(steps))
+    assert (steps[0], steps[-1]) == (1, 24)
+    losses = first.losses | second.losses | third.losses
+    assert [point.metrics["loss"] for point in points] == pytest.approx([losses[step] for step in steps], rel=1e-6)
+
+    assert value["profile"] == f"{request.storage}/profile/1"
+    assert list(Path(unquote(value["profile"].removeprefix("file://"))).rglob("*.xplane.pb"))
 
 
 def test_a_loss_that_is_no_number_replaces_neither_the_best_nor_the_newest(gangs):

@@ -5,7 +5,9 @@ import signal
 from pathlib import Path
 
 import psutil
+import pyarrow as pa
 import pytest
+from pyarrow import feather
 
 from airflow_raytpu.model.observation import JobState
 from airflow_raytpu.storage import staging
@@ -47,9 +49,14 @@ def loop(config):
 
 
 def plain(config):
+    import jax
     import ray.train
-    for step in range(1, 4):
-        ray.train.report({"step": step, "loss": 1 / step})
+
+    total = jax.jit(lambda batch: (batch["id"] * batch["row_mask"]).sum())
+    seen = 0
+    for step, batch in enumerate(ray.train.get_dataset_shard("train").iter_jax_batches(batch_size=8), 1):
+        seen += int(total(batch))
+        ray.train.report({"step": step, "loss": 1 / step, "seen": seen})
 """
 
 
@@ -57,7 +64,7 @@ class Trainer:
     def __init__(self, cluster, code, folder):
         self.cluster, self.code, self.folder = cluster, code, folder
 
-    def request(self, task_id, attempt=1, loop="loop", **config):
+    def request(self, task_id, attempt=1, loop="loop", datasets=None, **config):
         return job_request(
             f"train-{task_id}",
             self.folder / task_id,
@@ -68,7 +75,7 @@ class Trainer:
             arguments={
                 "train_loop": f"runtime_wares:{loop}",
                 "train_loop_config": config,
-                "datasets": {},
+                "datasets": datasets or {},
                 "checkpoint": {"every_steps": 5, "keep": 2},
                 "failures": 0,
                 "evictions": 0,
@@ -158,12 +165,19 @@ def test_after_a_killed_driver_training_goes_on_from_the_newest_whole_checkpoint
 
 
 def test_a_loop_that_only_reports_has_a_result(trainer):
-    request = trainer.request("plain", loop="plain")
+    feather.write_feather(pa.table({"id": range(95)}), str(trainer.folder / "rows.feather"), chunksize=10)
+    rows = {"uri": (trainer.folder / "rows.feather").as_uri(), "ragged": "pad"}
+    request = trainer.request("plain", loop="plain", datasets={"train": rows})
 
     seen = trainer.run(request)
 
     assert seen.outcome.succeeded, seen.outcome
-    assert (seen.outcome.value["step"], seen.outcome.value["metrics"]["loss"]) == (3, pytest.approx(1 / 3))
-    assert seen.outcome.value["checkpoint"] is None
+    value = seen.outcome.value
+    assert (value["step"], value["metrics"]["loss"]) == (3, pytest.approx(1 / 3))
+    # Each of its rows once, the copy masked.
+    assert value["metrics"]["seen"] == sum(range(95))
+    assert value["datasets"] == {"train": {"rows": 95, "per_host": 24, "padded": 1}}
+    assert "get_dataset_shard('train'): {'rows': 95, 'per_host': 24, 'padded': 1}" in trainer.cluster.log(request)
+    assert value["checkpoint"] is None
     assert (seen.progress.phase, seen.progress.done) == ("training", 3)
     assert 0 < seen.progress.slice_at <= seen.progress.first_at

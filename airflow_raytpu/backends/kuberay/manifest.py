@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from airflow_raytpu.backends.kuberay import naming
 from airflow_raytpu.backends.kuberay.making import cluster, cluster_rules, jobs, kueue, overlay, serving, whole
 from airflow_raytpu.backends.kuberay.making.invariants import API_VERSION, check, check_form
 from airflow_raytpu.backends.kuberay.making.problems import CLUSTER_FIELD, Problem, items, part, refuse, whole_number
+from airflow_raytpu.model.elastic import Elastic
 from airflow_raytpu.model.errors import ManifestError
 from airflow_raytpu.model.kuberay import KubeRayOptions
 from airflow_raytpu.model.kuberay_rules import check_together
@@ -29,6 +31,7 @@ def manifest(request: RayRequest, options: KubeRayOptions, now: float) -> dict[s
     :raises SliceShapeError: the slice cannot be read.
     """
     _refuse_unfit(request, options)
+    options = _scaled(request, options)
     check_together(options)
     kind = _KINDS.get(request.kind, "RayJob")
     ray = cluster.spec(request, options) if options.whole is None else whole.cluster_of(options.whole, kind, options)
@@ -45,6 +48,16 @@ def manifest(request: RayRequest, options: KubeRayOptions, now: float) -> dict[s
     check(made)
     refuse(_slices(made, request))
     return made
+
+
+def _scaled(request: RayRequest, options: KubeRayOptions) -> KubeRayOptions:
+    """*options* with which the cluster of an elastic task grows as that asks for slices."""
+    elastic = Elastic.of(request.arguments)
+    if elastic is None or elastic.least == elastic.most:
+        return options
+    # KubeRay submits a job once all hosts are there, so those it may do without must come by the autoscaler.
+    in_queue = options.elastic or bool(options.queue)
+    return replace(options, autoscaling=True, min_slices=elastic.least, max_slices=elastic.most, elastic=in_queue)
 
 
 def _refuse_unfit(request: RayRequest, options: KubeRayOptions) -> None:
@@ -164,8 +177,9 @@ def _slices(made: Mapping[str, Any], request: RayRequest) -> Iterator[Problem]:
             yield Problem(f"{path}.{name}", f"{row.topology} of {row.machine_type}", f"{asked}, which is asked for")
             return
         count += whole_number(group.get("replicas")) or 0
-    if count != asked.num_slices:
-        wanted = f"{asked.num_slices}, as asked for: say in slice= how many"
+    elastic = Elastic.of(request.arguments) or Elastic(asked.num_slices, asked.num_slices)
+    if not elastic.least <= count <= elastic.most:
+        wanted = f"{elastic.least}, as asked for: say in slice= how many"
         yield Problem(f"{path}.workerGroupSpecs", f"{count} slices of {asked.topology}", wanted)
 
 

@@ -56,6 +56,13 @@ with DAG("served", schedule=None, params={"team": "a"}):
         task_id="serve", app="json:dumps", model=train.output["checkpoint"], slice="v6e:2x2",
         name="digits-{{ params.team }}", conn_id="prod")
 """
+ELASTIC = """
+from airflow.sdk import DAG
+from airflow_raytpu.operators import JaxTrainerOperator
+
+with DAG("elastic", schedule=None):
+    JaxTrainerOperator(task_id="train", train_loop="json:dumps", slice="v6e:4x4", elastic=(1, 3), conn_id="prod")
+"""
 BROKEN = """
 from airflow.sdk import DAG
 from airflow_raytpu.operators import JaxTrainerOperator
@@ -252,6 +259,16 @@ def test_a_shared_cluster_is_shown_as_it_will_be_in_every_run(here, production, 
     assert [each["cause"] for each in nameless["findings"] if each["level"] == "error"] == [
         "name is '', which names no cluster."
     ]
+
+
+def test_an_elastic_task_is_shown_with_both_numbers(here, production, tmp_path):
+    (tmp_path / "elastic.py").write_text(ELASTIC)
+    text = here("elastic", folder=tmp_path).output
+    assert "train  JaxTrainerOperator on 1 to 3 x v6e 4x4 (48 chips, 12 hosts of" in text
+    assert "  costs       48 chip-hours an hour at most\n" in text
+    (job,) = yaml.safe_load_all(here("elastic", "--output", "manifest", folder=tmp_path).stdout)
+    (group,) = job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    assert (group["replicas"], group["maxReplicas"]) == (1, 3)
 
 
 def test_a_service_is_shown_as_the_first_rollout_makes_it(here, production, tmp_path):

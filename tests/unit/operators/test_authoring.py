@@ -332,8 +332,8 @@ async def refusal(operator, **fields):
             "on a cluster of v6e:2x2",
         ),
         (lambda: train(resume="{{ x }}"), {"resume": "maybe"}, "resume is 'maybe'."),
-        (train, {"train_loop_config": {"when": timedelta(1)}}, "are not JSON: "),
-        (train, {"train_loop_config": {"rate": float("nan")}}, "are not JSON: "),
+        (train, {"train_loop_config": {"when": timedelta(1)}}, "train_loop_config['when'] is a timedelta"),
+        (train, {"train_loop_config": {"rate": float("nan")}}, "train_loop_config['rate'] is nan"),
         (
             lambda: train(train_loop_config={"global_batch_size": 10}, slice="{{ x }}"),
             {"slice": "v6e:4x4"},

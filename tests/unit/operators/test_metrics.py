@@ -15,6 +15,7 @@ from airflow.sdk.exceptions import TaskDeferred
 from airflow.sdk.observability import stats
 
 from airflow_raytpu.model.errors import BackendUnreachable, UserCodeError
+from airflow_raytpu.model.goodput import Goodput
 from airflow_raytpu.model.observation import Progress
 from airflow_raytpu.model.request import RayRequest
 from airflow_raytpu.model.verdict import judge
@@ -24,7 +25,17 @@ from tests.doubles.airflow_side import TaskInstance, context
 from tests.doubles.scripted import ScriptedBackend, failed, ready, running, succeeded
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
-VALUE = {"step": 3, "chip_hours": 2.0, "evictions": 2, "failures": 0, "held_s": 100.0, "lost_s": 30.0, "causes": ["x"]}
+GOODPUT = Goodput(useful_s=60, init_s=4, compile_s=3, saving_s=2, redone_s=30, idle_s=1, waiting_s=5)
+VALUE = {
+    "step": 3,
+    "chip_hours": 2.0,
+    "evictions": 2,
+    "failures": 0,
+    "held_s": 100.0,
+    "lost_s": 30.0,
+    "causes": ["x"],
+    "goodput": GOODPUT.to_result(),
+}
 
 
 @dataclass
@@ -89,8 +100,13 @@ async def test_an_attempt_tells_once_what_it_took(place_with, told: Told) -> Non
         "raytpu.provision": pytest.approx(40),
         "raytpu.start": pytest.approx(15),
         "raytpu.run": pytest.approx(60),
+        "raytpu.waiting": 5.0,
+        "raytpu.init": 4.0,
+        "raytpu.compile": 3.0,
+        "raytpu.useful": 60.0,
+        "raytpu.saving": 2.0,
         "raytpu.lost": 30.0,
-        "raytpu.useful": 70.0,
+        "raytpu.idle": 1.0,
         "raytpu.chip_seconds": 7200,
         "raytpu.evictions": 2,
     }

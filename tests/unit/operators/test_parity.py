@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
-from airflow_raytpu import CheckpointPolicy, Deadlines, RetryBudget
+from airflow_raytpu import CheckpointPolicy, Deadlines, Profile, RetryBudget
 from airflow_raytpu.operators import (
     IterJaxBatchInferenceOperator,
     JaxTrainerOperator,
@@ -47,6 +47,9 @@ OTHER: dict[str, Callable[[Path], Any]] = {
     "resume": lambda _: "never",
     "warm_start": lambda here: str(here / "in"),
     "on_nan": lambda _: "ignore",
+    "elastic": lambda _: (1, 2),
+    "profiler": lambda _: Profile(start_step=3),
+    "argv": lambda _: ["steps=3"],
     "run": lambda _: "json:loads",
     "op_args": lambda _: [1],
     "op_kwargs": lambda _: {"indent": 1},

@@ -80,7 +80,21 @@ CASES = [
     ("RT133", ERROR, ask(ttl_s=0), "given back at once"),
     ("RT133", WARNING, ask(ttl_s=30), "ttl is 30 s"),
     ("RT135", WARNING, ask(jax_at_top="digits/train.py:3"), "digits/train.py:3 imports jax as soon as"),
+    ("RT137", ERROR, ask(elastic=(2, 1)), "elastic is (2, 1), which is no range from 1 on"),
+    ("RT137", ERROR, ask(elastic=2), "elastic is 2, which is no pair of whole numbers"),
+    ("RT137", ERROR, ask(slice="v6e:4x4*3", elastic=(1, 2)), "slice asks for 3 slices, and elastic for 1 to 2"),
+    ("RT111", ERROR, ask(slice="v6e:2x2", elastic=(1, 2), batches={"rows": 4}), "only where each has several hosts"),
+    ("RT110", ERROR, ask(slice="v6e:2x4/4x4", cluster="c", elastic=(1, 2)), "asks for 2 parts of slices"),
+    ("RT118", ERROR, ask(slice=None, cluster_slice="v6e:4x4", elastic=(1, 2)), "2 slices on a cluster of 1"),
+    (
+        "RT123",
+        ERROR,
+        ask(elastic=(1, 3), batches={"global_batch_size": 32}),
+        "With 3 of 1 to 3 slices: global_batch_size is 32, which does not divide over 48 chips",
+    ),
     ("RT136", ERROR, ask(on_nan="hope"), "on_nan is 'hope'"),
+    ("RT136", ERROR, ask(on_nan="roll_back", failures=0), "at the cost of RetryBudget.failures, which is 0"),
+    ("RT138", ERROR, ask(not_json="train_loop_config['m'] is a Model"), "train_loop_config['m'] is a Model, and goes"),
     ("RT134", NOTE, Intent(kind=Kind.TRAIN, slice="v6e:4x4", dag_id="d" * 20, task_id="t" * 20), "first 26 characters"),
 ]
 
@@ -115,6 +129,9 @@ def test_it_is_found_once_and_told_with_its_lever(code, level, intent, says):
         serve(route_prefix="/", model_chips=16, model_topology="4x4"),
         serve(model_chips=4),
         ask(execution_timeout_s=86400, ttl_s=60),
+        ask(elastic=[1, 2], batches={"global_batch_size": 64}),
+        ask(slice="v6e:4x4*2", elastic=(2, 2), cluster_slice="v6e:4x4*3"),
+        ask(slice=None, cluster_slice="v6e:4x4*3", elastic=(1, 2)),
     ],
 )
 def test_what_is_right_is_left_alone(intent):
@@ -166,6 +183,7 @@ def test_no_shape_of_gke_is_refused_for_what_ray_thinks_of_it(row, kind):
         batches=st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=9) | st.floats(), max_size=2),
         ragged=st.none() | st.text(max_size=5),
         resume=st.none() | st.text(max_size=5),
+        elastic=st.none() | st.text(max_size=2) | st.tuples(st.integers(-1, 3), st.integers(0, 9)),
     )
 )
 def test_any_request_is_answered(intent):

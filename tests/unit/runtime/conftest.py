@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import time
+from types import SimpleNamespace
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -7,6 +10,7 @@ import pytest
 from airflow_raytpu.model.deadlines import Deadlines
 from airflow_raytpu.model.identity import Identity
 from airflow_raytpu.model.request import Kind, RayRequest
+from tests.doubles import bucket_server
 
 
 @pytest.fixture
@@ -49,3 +53,34 @@ def write_rows(tmp_path):
         return place.as_uri()
 
     return write
+
+
+@pytest.fixture(scope="session")
+def storage_server():
+    """One for all: TensorStore keeps the address that it was given first."""
+    with bucket_server.serving("runs") as found:
+        yield found
+
+
+@pytest.fixture
+def bucket(storage_server, monkeypatch):
+    """``gs://runs``, empty, for the real clients, which make no pause between two tries."""
+    from airflow_raytpu.runtime import buckets, files
+
+    address, found = storage_server
+    for name, value in bucket_server.environment(address).items():
+        monkeypatch.setenv(name, value)
+    pauses = SimpleNamespace(sleep=lambda _: None, monotonic=time.monotonic)
+    monkeypatch.setattr("google.api_core.retry.retry_unary.time", pauses)
+
+    async def pause(_):
+        pass
+
+    monkeypatch.setattr("gcsfs.retry.asyncio", SimpleNamespace(sleep=pause))
+    buckets._client.cache_clear()
+    files._arrow_gcs.cache_clear()
+    found.clear()
+    yield found
+    found.clear()
+    buckets._client.cache_clear()
+    files._arrow_gcs.cache_clear()

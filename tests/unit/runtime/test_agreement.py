@@ -30,15 +30,19 @@ def silent():
     raise AssertionError("only rank 0 looks for notices")
 
 
-def turns(policy, rank, board, paces, notice_at=None, start=0):
-    """At which steps this rank saves, and where it leaves, when a step takes so long each."""
+def turns(policy, rank, board, paces, notice_at=None, start=0, wish=range(0)):
+    """At which steps this rank saves, and where and why it leaves, when a step takes so long each."""
     now = [0.0]
     step = start
 
     def noticed():
         return "it goes" if notice_at is not None and step >= notice_at else ""
 
-    each = Agreement(policy, rank, board, noticed if rank == 0 else silent, lambda: now[0])
+    def wished():
+        return "more" if step in wish else ""
+
+    asked = (noticed, lambda: now[0], wished) if rank == 0 else (silent, lambda: now[0], silent)
+    each = Agreement(policy, rank, board, *asked)
     each.begin(start)
     saves = []
     for pace in paces:
@@ -47,9 +51,9 @@ def turns(policy, rank, board, paces, notice_at=None, start=0):
         turn = each.at(step)
         if turn.save:
             saves.append(step)
-        if turn.leave:
-            return saves, step
-    return saves, None
+        if turn.leave or turn.part:
+            return saves, step, turn.leave or turn.part
+    return saves, None, ""
 
 
 PACES = st.lists(st.sampled_from([0.0, 0.001, 0.1, 0.7, 5.0, 40.0]), min_size=1, max_size=300)
@@ -62,12 +66,13 @@ PACES = st.lists(st.sampled_from([0.0, 0.001, 0.1, 0.7, 5.0, 40.0]), min_size=1,
     st.floats(0.5, 100) | st.none(),
     st.integers(0, 300) | st.none(),
     st.integers(0, 5),
+    st.builds(range, st.integers(0, 300), st.integers(0, 300)),
 )
 @settings(deadline=None)
-def test_all_ranks_save_and_leave_at_the_same_steps(paces, others, every, seconds, notice_at, start):
+def test_all_ranks_save_and_leave_at_the_same_steps(paces, others, every, seconds, notice_at, start, wish):
     policy, board = CheckpointPolicy(every_steps=every, every_seconds=seconds), Board()
 
-    first = turns(policy, 0, board, paces, notice_at, start)
+    first = turns(policy, 0, board, paces, notice_at, start, wish)
     # Another rank is as fast as it likes, and its clock says what it likes.
     other = turns(policy, 1, board, (others * len(paces))[: len(paces)], None, start)
 
@@ -99,7 +104,20 @@ def test_the_stride_grows_slowly_while_the_devices_are_still_behind():
 
 
 def test_a_notice_is_heeded_at_the_next_step_of_a_slow_loop():
-    assert turns(CheckpointPolicy(every_steps=100), 0, Board(), [2.0] * 50, notice_at=37) == ([37], 37)
+    assert turns(CheckpointPolicy(every_steps=100), 0, Board(), [2.0] * 50, notice_at=37) == ([37], 37, "it goes")
+
+
+def test_a_wish_waits_for_the_save_that_is_due():
+    wished, every = range(13, 100), CheckpointPolicy(every_steps=10)
+    assert turns(every, 0, Board(), [2.0] * 50, wish=wished) == ([10, 20], 20, "more")
+    by_the_clock = CheckpointPolicy(every_seconds=30)
+    assert turns(by_the_clock, 0, Board(), [2.0] * 50, wish=wished) == ([15], 15, "more")
+    # One that is told in the very step of a save is heeded there.
+    assert turns(every, 0, Board(), [2.0] * 50, wish=range(20, 100)) == ([10, 20], 20, "more")
+
+
+def test_a_wish_that_is_taken_back_in_time_ends_nothing():
+    assert turns(CheckpointPolicy(every_steps=10), 0, Board(), [2.0] * 25, wish=range(13, 18))[1:] == (None, "")
 
 
 def test_what_every_rank_has_heard_is_cleared_away():

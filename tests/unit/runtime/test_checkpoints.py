@@ -1,5 +1,6 @@
 """The author's helper: saved by policy, the last step always, restored as it was."""
 
+import pickle
 import threading
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from airflow_raytpu.model.policies import CheckpointPolicy
 from airflow_raytpu.runtime import checkpoints, files, saving, trees
 from airflow_raytpu.runtime.checkpoints import Session
 from airflow_raytpu.runtime.commits import committed
+from airflow_raytpu.runtime.resizing import ResizeError
 
 
 @pytest.fixture
@@ -306,6 +308,36 @@ def test_a_save_that_fails_on_notice_costs_its_steps_and_not_the_task(jax, make_
     assert steps(session) == [10]
 
 
+def go_on(jax, session, now, steps):
+    """Until the last step, a second each; whether it came to that."""
+    with checkpoints.opened(session):
+        for step in range(1, steps + 1):
+            now[0] += 1
+            checkpoints.step(step, {"x": jax.numpy.zeros(2)})
+        session.finish()
+
+
+def test_for_more_slices_it_ends_at_the_next_save_that_is_good(jax, make_session, reported):
+    now = [0.0]
+    session = make_session(
+        make=Slow([None, FULL, None]), wished=lambda: "b free" if now[0] >= 14 else "", ticks=lambda: now[0]
+    )
+
+    with pytest.raises(ResizeError, match="b free: saved at step 30, to go on with more slices"):
+        go_on(jax, session, now, 40)
+
+    assert steps(session) == [30, 10]
+
+
+def test_the_last_step_is_no_reason_to_begin_again_with_more_slices(jax, make_session, reported):
+    now = [0.0]
+    session = make_session(wished=lambda: "b free" if now[0] >= 31 else "", ticks=lambda: now[0])
+
+    go_on(jax, session, now, 40)
+
+    assert steps(session) == [40, 30]
+
+
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
 def test_a_loss_that_is_no_number_ends_the_task_before_it_is_saved(jax, make_session, reported, loss):
     session = make_session()
@@ -314,7 +346,9 @@ def test_a_loss_that_is_no_number_ends_the_task_before_it_is_saved(jax, make_ses
             value = jax.numpy.float32(loss if step >= 15 else 1 / step)
             checkpoints.step(step, {"x": jax.numpy.zeros(2)}, {"loss": value})
 
-    assert f"The loss is {loss} at step 20 (it was a number at step 10)." in caught.value.cause
+    # Seen before the save of step 20, and found where it began.
+    assert f"The loss is {loss} at step 15 (it was a number at step 14)." in caught.value.cause
+    assert pickle.loads(pickle.dumps(caught.value)).step == 15
     assert f"The last good checkpoint is step 10 ({session.root}/10)." in caught.value.cause
     assert steps(session) == [10]
 
@@ -416,7 +450,7 @@ class Quiet:
     """A board on which nothing is ever asked for."""
 
     def hear(self, topic, within_s):
-        return {"save": False, "leave": "", "next": 10**9}
+        return {"save": False, "leave": "", "part": "", "next": 10**9}
 
 
 def test_progress_is_told_once_a_second_by_rank_0_alone(make_session, told):

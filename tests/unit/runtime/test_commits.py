@@ -18,9 +18,12 @@ from airflow_raytpu.runtime.commits import (
 )
 
 
-@pytest.fixture
-def root(tmp_path):
-    return (tmp_path / "checkpoints").as_uri()
+@pytest.fixture(params=["file", "gs"])
+def root(request, tmp_path):
+    if request.param == "file":
+        return (tmp_path / "checkpoints").as_uri()
+    request.getfixturevalue("bucket")
+    return "gs://runs/a%20run/checkpoints"
 
 
 def save(root, step, request="one", commit=True):
@@ -81,6 +84,7 @@ def test_pruning_removes_what_unfinished_saves_left_before_the_newest(root):
     assert files.children(root) == ["300", "400.orbax-checkpoint-tmp", "x.orbax-checkpoint-tmp"]
 
 
+@pytest.mark.parametrize("root", ["file"], indirect=True)
 def test_a_record_that_was_moved_with_its_folder_names_the_new_place(root, tmp_path):
     save(root, 100)
     (tmp_path / "checkpoints").rename(tmp_path / "elsewhere")

@@ -2,11 +2,12 @@
 
 import os
 import sys
+import threading
 from types import SimpleNamespace
 
 import pytest
 
-from airflow_raytpu.model.errors import BrokenSliceError
+from airflow_raytpu.model.errors import BrokenSliceError, LostError
 from airflow_raytpu.runtime import mesh
 
 
@@ -47,3 +48,34 @@ def test_chips_that_somebody_else_holds_are_not_taken_for_a_slow_cpu(monkeypatch
     jax_sees(monkeypatch, 4, 16)
     with pytest.raises(BrokenSliceError, match="runs on cpu"):
         mesh.check(4, 16)
+
+
+class Board(dict):
+    """A board of words that stay."""
+
+    def say(self, topic, word):
+        self[topic] = word
+
+    heard = dict.get
+
+
+def test_hosts_that_reach_one_another_go_on():
+    met = threading.Event()
+    mesh.prove(Board(), 0, 4, met.set)
+    assert met.is_set()
+
+
+@pytest.mark.parametrize(
+    ("came", "who"), [((0, 1, 3), "rank 2 never came to it"), ((0, 1, 2, 3), "all hosts came to it")]
+)
+def test_hosts_that_do_not_are_told_by_their_ranks(came, who):
+    board, never = Board({f"mesh {rank}": {} for rank in came}), threading.Event()
+    with pytest.raises(LostError, match=f"over 4 hosts hangs after 0 s: {who}"):
+        mesh.prove(board, 0, 4, never.wait, within_s=0.0)
+    never.set()
+
+
+def test_a_first_collective_that_fails_says_on_which_host(monkeypatch):
+    monkeypatch.setenv("TPU_WORKER_ID", "3")
+    with pytest.raises(LostError, match=r"failed on host 3, .*: connection refused"):
+        mesh.prove(Board(), 3, 4, lambda: (_ for _ in ()).throw(ConnectionError("connection refused")))

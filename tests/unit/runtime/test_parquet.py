@@ -5,11 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_raytpu.model.errors import PathError
-from airflow_raytpu.runtime.parquet import ParquetFile, Span, chop, read, scan, share
+from airflow_raytpu.runtime.parquet import ParquetFile, scan
+from airflow_raytpu.runtime.spans import Span, chop, share
 
 
 def ids(spans):
-    return [name for span in spans for name in read(span)["id"].to_pylist()]
+    return [name for span in spans for name in span.read()["id"].to_pylist()]
 
 
 def test_a_folder_a_file_and_a_glob(write_rows, tmp_path):
@@ -46,7 +47,7 @@ def test_a_span_reads_its_rows_alone(write_rows, start, stop):
 
 
 def test_shares_and_pieces_keep_the_order(write_rows):
-    spans = [file.span() for file in scan(write_rows(5, 0, 7, 9, group=2))]
+    spans = [Span(file, 0, file.rows) for file in scan(write_rows(5, 0, 7, 9, group=2))]
     halves = [share(spans, 0, 10), share(spans, 10, 21)]
 
     assert [name for half in halves for name in ids(chop(half, 3))] == [f"row-{row}" for row in range(21)]
@@ -60,7 +61,7 @@ def test_shares_and_pieces_keep_the_order(write_rows):
 def test_no_row_is_lost_or_doubled(rows, cut, piece):
     files = [ParquetFile("file:///x", f"{index}", tuple(groups), 0, None) for index, groups in enumerate(rows)]
     total = sum(file.rows for file in files)
-    spans = [file.span() for file in files]
+    spans = [Span(file, 0, file.rows) for file in files]
     pieces = chop(share(spans, 0, cut), piece) + chop(share(spans, cut, total), piece)
 
     found = [(piece.file.name, row) for piece in pieces for row in range(piece.start, piece.stop)]

@@ -6,6 +6,7 @@ import pytest
 
 from airflow_raytpu.model.errors import CheckpointError, LostError
 from airflow_raytpu.model.policies import CheckpointPolicy
+from airflow_raytpu.runtime import files
 from airflow_raytpu.runtime.commits import Commit
 from airflow_raytpu.runtime.saving import Saver
 
@@ -120,6 +121,24 @@ def test_a_host_that_alone_cannot_begin_ends_the_try(gang):
 
     with pytest.raises(CheckpointError, match=r"disk full \(the hosts are out of step\)"):
         savers[0].save(10, {}, {})
+
+
+def test_where_a_bucket_makes_no_way_no_host_begins_and_all_count_it(gang, monkeypatch):
+    def refuse(uri):
+        raise FULL
+
+    monkeypatch.setattr(files, "in_bucket", lambda uri: True)
+    monkeypatch.setattr(files, "remove", refuse)
+    # Whoever began would say that the hosts are out of step.
+    savers = gang(Orbax(begins=FULL), Orbax(begins=FULL), failed_saves=3)
+    for step in (10, 20):
+        save(savers, step)
+        assert [saver.settle() for saver in savers] == [None, None]
+    save(savers, 30)
+
+    for saver in savers:
+        with pytest.raises(CheckpointError, match=r"step 30 could not be saved: disk full .*3 saves have failed one"):
+            saver.settle()
 
 
 def test_the_checkpoint_that_was_restored_is_the_last_good_one(gang):

@@ -1,11 +1,13 @@
 """A job's hold on slices over several tries: the same again while they are whole, others once they are not."""
 
+import itertools
+
 import pytest
 
 from airflow_raytpu.model.errors import NoSliceError
 from airflow_raytpu.placement.plan import plan
 from airflow_raytpu.placement.topology import TpuSlice
-from airflow_raytpu.runtime import slices
+from airflow_raytpu.runtime import demand, slices
 from airflow_raytpu.runtime.slices import Tenancy
 from airflow_raytpu.runtime.survey import Host, SliceView
 
@@ -20,9 +22,15 @@ class Cluster:
         self.groups = []
         self.now = 0.0
         self.busy_for = 0
-        monkeypatch.setattr(slices, "look", lambda _: [self.view(name) for name in sorted(self.views)])
-        monkeypatch.setattr(slices, "_group", self.group)
-        monkeypatch.setattr(slices, "_placed", lambda plan_, group, views: (Host(0, views[0].name, views[0].name, 0),))
+        self.at = {}
+        self.on_sleep = lambda: None
+        monkeypatch.setattr(slices, "look", lambda _: self.see())
+        monkeypatch.setattr(demand, "group", self.group)
+        monkeypatch.setattr(demand, "_is_placed", lambda _: False)
+        monkeypatch.setattr("ray.nodes", list)
+        monkeypatch.setattr(
+            slices, "_placed", lambda plan_, group, views: tuple(Host(0, view.name, view.name, 0) for view in views)
+        )
         monkeypatch.setattr(slices.time, "time", lambda: self.now)
         monkeypatch.setattr(slices.time, "sleep", self.sleep)
 
@@ -31,7 +39,14 @@ class Cluster:
         return SliceView(name, 4, (), 0, fault, claimed=name in self.heads(), of=of, workers=workers)
 
     def heads(self):
-        return {labels[0][NAME] for bundles, labels in self.groups if "TPU-v6e-16-head" in bundles[0]}
+        return {labels[0][NAME] for _, labels in self.heads_asked_for() if WORKER in labels[0]}
+
+    def demand(self):
+        """How many slices more are asked for, whichever they are."""
+        return sum(WORKER not in labels[0] for _, labels in self.heads_asked_for())
+
+    def heads_asked_for(self):
+        return [(bundles, labels) for bundles, labels in self.groups if "TPU-v6e-16-head" in bundles[0]]
 
     def chips(self):
         return [labels for bundles, labels in self.groups if "TPU" in bundles[0]]
@@ -52,7 +67,13 @@ class Cluster:
         return True
 
     def sleep(self, seconds):
+        self.on_sleep()
         self.now += seconds
+
+    def see(self):
+        for when in [when for when in sorted(self.at) if when <= self.now]:
+            self.views = self.at.pop(when)
+        return [self.view(name) for name in sorted(self.views)]
 
 
 @pytest.fixture
@@ -60,8 +81,8 @@ def cluster(monkeypatch):
     return Cluster(monkeypatch)
 
 
-def tenancy(shape):
-    return Tenancy(plan(TpuSlice.parse(shape)), lambda _: None)
+def tenancy(shape, least=None):
+    return Tenancy(plan(TpuSlice.parse(shape)), lambda _: None, least)
 
 
 WHOLE = ("", "", ())
@@ -127,3 +148,142 @@ def test_a_single_host_is_pinned_by_its_node(cluster):
     with tenancy("v6e:2x2") as held:
         held.take(9.0)
         assert cluster.groups == [([{"CPU": 1, "TPU": 4}], [{NODE: "node"}])]
+
+
+BROKEN = ("host 2 of 4 missing", "", ())
+
+
+def slices_of(held):
+    return held.plan.slice.num_slices, held.names
+
+
+def test_as_many_slices_as_it_may_have_are_taken_at_once(cluster):
+    cluster.views = {"a": WHOLE, "b": WHOLE, "c": WHOLE}
+    with tenancy("v6e:4x4*2", least=1) as held:
+        assert slices_of(held.take(9.0)) == (2, ("a", "b"))
+        assert cluster.now == 0.0
+        assert cluster.demand() == 0
+
+
+def test_fewer_are_taken_once_more_do_not_come_in_a_while(cluster, caplog):
+    caplog.set_level("INFO")
+    cluster.views = {"a": WHOLE}
+    with tenancy("v6e:4x4*3", least=1) as held:
+        assert slices_of(held.take(3600.0)) == (1, ("a",))
+        assert slices.GRACE_S <= cluster.now < slices.GRACE_S + 2
+        assert cluster.chips() == [[{NAME: "a"}] * 4]
+    assert "1 of 3 slices are free; waiting 30 s for more" in caplog.text
+    assert "going on with 1 of 3 slices, until there are more" in caplog.text
+
+
+def test_what_comes_while_it_waits_for_more_is_taken_with_the_rest(cluster):
+    cluster.views = {"a": WHOLE}
+    cluster.at = {10.0: {"a": WHOLE, "b": WHOLE}}
+    with tenancy("v6e:4x4*2", least=1) as held:
+        assert slices_of(held.take(3600.0)) == (2, ("a", "b"))
+        assert 10 <= cluster.now < 12
+
+
+def test_with_fewer_than_it_needs_it_waits_as_long_as_for_any_slice_and_asks_for_all(cluster):
+    cluster.views = {"a": WHOLE, "b": BROKEN}
+    cluster.at = {100.0: {}, 200.0: {"a": WHOLE}, 220.0: {}, 300.0: {"a": WHOLE, "c": WHOLE}}
+    with tenancy("v6e:4x4*3", least=2) as held:
+        cluster.on_sleep = lambda: demands.append(cluster.demand())
+        demands = []
+        assert slices_of(held.take(3600.0)) == (2, ("a", "c"))
+        assert 300 + slices.GRACE_S <= cluster.now < 302 + slices.GRACE_S
+        assert [count for count, _ in itertools.groupby(demands)] == [2, 3, 2, 3, 1]
+        cluster.views = {}
+        with pytest.raises(NoSliceError):
+            held.take(cluster.now + 60)
+
+
+def test_after_a_loss_it_goes_on_at_once_with_the_slices_that_are_left(cluster):
+    cluster.views = {"a": WHOLE, "b": WHOLE, "c": WHOLE}
+    with tenancy("v6e:4x4*3", least=1) as held:
+        held.take(9.0)
+        cluster.views["b"] = BROKEN
+        assert slices_of(held.take(9.0)) == (2, ("a", "c"))
+        assert cluster.chips() == [[{NAME: "a"}] * 4 + [{NAME: "c"}] * 4]
+        assert cluster.heads() == {"a", "c"}
+        assert cluster.now == 0.0
+        # It came back, but nobody was told to look for it.
+        cluster.views["b"] = WHOLE
+        assert slices_of(held.take(9.0)) == (2, ("a", "c"))
+    assert cluster.groups == []
+
+
+def test_a_loss_that_shows_late_is_waited_for_with_the_chips(cluster):
+    cluster.views = {"a": WHOLE, "b": WHOLE}
+    with tenancy("v6e:4x4*2", least=1) as held:
+        held.take(9.0)
+        cluster.busy_for = 4
+        cluster.at = {6.0: {"a": WHOLE, "b": BROKEN}}
+        assert slices_of(held.take(9.0)) == (1, ("a",))
+
+
+def test_with_fewer_left_than_it_needs_it_looks_for_others(cluster):
+    cluster.views = {"a": WHOLE, "b": WHOLE, "c": WHOLE}
+    with tenancy("v6e:4x4*2", least=2) as held:
+        held.take(9.0)
+        cluster.views["b"] = BROKEN
+        assert slices_of(held.take(9.0)) == (2, ("a", "c"))
+        assert cluster.heads() == {"a", "c"}
+
+
+def test_a_further_slice_is_held_beside_and_taken_with_the_next_try(cluster):
+    cluster.views = {"b": WHOLE}
+    with tenancy("v6e:4x4*2", least=1) as held:
+        held.take(100.0)
+        assert held.more() == ()
+        assert cluster.demand() == 1
+        cluster.views["a"] = WHOLE
+        assert held.more() == held.more() == ("a",)
+        assert (cluster.heads(), cluster.demand()) == ({"a", "b"}, 0)
+        assert cluster.chips() == [[{NAME: "b"}] * 4, [{NAME: "a"}] * 4]
+        # By name, as the ids of slices are given.
+        assert slices_of(held.take(0.0)) == (2, ("a", "b"))
+        assert cluster.chips() == [[{NAME: "a"}] * 4 + [{NAME: "b"}] * 4]
+    assert cluster.groups == []
+
+
+def test_a_further_slice_that_goes_again_is_let_go(cluster):
+    cluster.views = {"a": WHOLE, "b": WHOLE}
+    with tenancy("v6e:4x4*3", least=1) as held:
+        held.take(100.0)
+        cluster.views["c"] = WHOLE
+        assert held.more() == ("c",)
+        cluster.views["c"] = BROKEN
+        assert held.more() == ()
+        assert (cluster.heads(), cluster.demand()) == ({"a", "b"}, 1)
+        held.rest()
+        assert cluster.demand() == 0
+        cluster.views["c"] = WHOLE
+        held.more()
+        cluster.views["c"] = BROKEN
+        # Unseen until the next try begins.
+        assert slices_of(held.take(0.0)) == (2, ("a", "b"))
+        assert cluster.heads() == {"a", "b"}
+
+
+def test_a_further_slice_whose_chips_somebody_has_is_left(cluster):
+    cluster.views = {"a": WHOLE}
+    with tenancy("v6e:4x4*2", least=1) as held:
+        held.take(100.0)
+        cluster.views["b"] = WHOLE
+        cluster.busy_for = 1
+        assert held.more() == ()
+        assert cluster.heads() == {"a"}
+        assert held.more() == ("b",)
+        assert cluster.heads() == {"a", "b"}
+    assert cluster.groups == []
+
+
+def test_a_further_slice_takes_the_place_of_one_that_is_lost_meanwhile(cluster):
+    cluster.views = {"a": WHOLE}
+    with tenancy("v6e:4x4*2", least=1) as held:
+        held.take(100.0)
+        cluster.views["b"] = WHOLE
+        held.more()
+        cluster.views["a"] = BROKEN
+        assert slices_of(held.take(0.0)) == (1, ("b",))

@@ -4,21 +4,25 @@ from types import SimpleNamespace
 
 import pytest
 
-from airflow_raytpu.model.errors import BrokenSliceError, LostError, NoSliceError, PlaceError
+from airflow_raytpu.model.errors import BrokenSliceError, DivergedError, LostError, NoSliceError, PlaceError
+from airflow_raytpu.model.policies import Profile
+from airflow_raytpu.model.spent import Spent
 from airflow_raytpu.placement.plan import plan
 from airflow_raytpu.placement.topology import TpuSlice
-from airflow_raytpu.runtime import slices
+from airflow_raytpu.runtime import files, profiling, slices
 from airflow_raytpu.runtime import train as train_module
 from airflow_raytpu.runtime.author import AuthorError
 from airflow_raytpu.runtime.commits import Commit, record
 from airflow_raytpu.runtime.loop import call_loop
 from airflow_raytpu.runtime.outbox import Outbox
+from airflow_raytpu.runtime.resizing import ResizeError
 from airflow_raytpu.runtime.slices import ReservedSlice
 from airflow_raytpu.runtime.survey import Host
 from airflow_raytpu.runtime.train import TakenError, _Job
 
 AUTHORS = AuthorError("loop raised ValueError on rank 3.", "frames", 2.0)
 ECHO = AuthorError("loop raised JaxRuntimeError on rank 0.", "frames", 3.0, collateral=True)
+RESIZE = ResizeError("b free: saved at step 20, to go on with more slices.")
 BROKEN = BrokenSliceError("JAX sees 1 process", "look")
 
 
@@ -48,6 +52,7 @@ def job(make_request):
         ({0: ECHO, 1: BROKEN}, BrokenSliceError, "JAX sees 1 process"),
         ({0: ECHO}, AuthorError, "JaxRuntimeError"),
         ({}, LostError, "did not say why"),
+        ({0: OSError("died"), 1: RESIZE, 2: ECHO, 3: AUTHORS}, ResizeError, "b free: saved at step 20"),
     ],
 )
 def test_whose_fault_it_is(job, errors, expected, text):
@@ -141,6 +146,39 @@ def test_each_budget_pays_for_its_own(job, monkeypatch):
     assert restored == [0, 100, 100, 300]
 
 
+def test_more_slices_are_gone_on_with_at_nobodys_cost(job, monkeypatch):
+    made, restored = run_with(job, monkeypatch, 100, RESIZE, RESIZE, ENDED, evictions=1)
+    made._until = 0.0
+    made._tally.spent = Spent(held_s=3600.0)
+    made._sizes.resizes.append({"at_step": 100, "slices": 1, "why": "slice b lost"})
+
+    value = made.run()
+
+    assert (value["failures"], value["evictions"]) == (0, 1)
+    assert restored == [0, 100, 100, 100]
+    assert made._until > made._request.limits.slice_until
+    assert value["resizes"] == made._sizes.resizes
+
+
+def test_chip_hours_are_those_of_the_slices_that_were_held(job):
+    made = job(elastic=[1, 2])
+    pair = _Job(made._request, made._outbox, plan(TpuSlice.parse("v6e:4x4*2")))
+    pair._tally.begin(0)
+    pair._tally.spent = Spent(held_s=3600.0)
+    assert pair._result(ENDED)["chip_hours"] == 32.0
+    pair._sizes.missing_s = 1800.0
+
+    assert pair._result(ENDED)["chip_hours"] == 24.0
+
+
+def test_the_workers_are_told_of_the_slices_of_this_try(job):
+    made = job(elastic=[1, 2])
+    pair = _Job(made._request, made._outbox, plan(TpuSlice.parse("v6e:4x4*2")))
+    settings = [pair._settings(ReservedSlice(pair._plan.sized(count), None, ()), None) for count in (1, 2)]
+
+    assert [(each.workers, each.devices, each.may_grow) for each in settings] == [(4, 16, True), (8, 32, False)]
+
+
 def test_a_slice_that_was_taken_before_the_workers_came_costs_no_budget(job, monkeypatch):
     made, restored = run_with(job, monkeypatch, TakenError("too late"), TakenError("too late"), ENDED)
     made._until = float("inf")
@@ -179,6 +217,74 @@ def test_a_spent_budget_fails_the_task(job, monkeypatch, tries, error):
         made.run()
 
 
+def nan_at(step):
+    return DivergedError.at(step, f"The loss is nan at step {step}.", "Lower it.")
+
+
+def test_a_loss_that_is_no_number_goes_back_at_the_failures_cost(job, monkeypatch):
+    tries = (100, nan_at(150), nan_at(160), 300, ENDED)
+    made, restored = run_with(job, monkeypatch, *tries, on_nan="roll_back", failures=2, evictions=2)
+
+    value = made.run()
+
+    assert (value["failures"], value["evictions"]) == (2, 2)
+    assert value["causes"][1] == "failures 1: The loss is nan at step 150."
+    assert restored == [0, 100, 100, 100, 300]
+
+
+def test_it_goes_back_beyond_a_checkpoint_whose_state_made_the_loss(job, monkeypatch):
+    tries = (100, 200, nan_at(201), ENDED)
+    made, restored = run_with(job, monkeypatch, *tries, on_nan="roll_back", failures=1, evictions=2)
+
+    made.run()
+
+    assert restored == [0, 100, 200, 100]
+
+
+@pytest.mark.parametrize(
+    ("on_nan", "failures", "steps", "text"),
+    [
+        ("roll_back", 9, (150, 160, 150), "no number twice at step 150, so it is no accident"),
+        ("roll_back", 1, (150, 160), "^The loss is nan at step 160"),
+        ("stop", 9, (150,), "^The loss is nan at step 150"),
+        ("ignore", 9, (150,), "^The loss is nan at step 150"),
+    ],
+)
+def test_a_loss_that_is_no_number_ends_it_where_going_back_does_not_help(
+    job, monkeypatch, on_nan, failures, steps, text
+):
+    tries = [nan_at(step) for step in steps]
+    made, restored = run_with(job, monkeypatch, *tries, ENDED, on_nan=on_nan, failures=failures)
+
+    with pytest.raises(DivergedError, match=text):
+        made.run()
+
+    assert len(restored) == len(steps)
+
+
+def test_a_loop_that_ends_without_a_word_is_told_of(job, monkeypatch, caplog):
+    made, _ = run_with(job, monkeypatch, {"processes": 4, "devices": 16})
+
+    assert made.run()["step"] == 0
+
+    assert "The loop ended without having reported a step" in caplog.text
+
+
+def test_what_is_traced_and_where_the_series_is_goes_into_the_result(job, monkeypatch, caplog):
+    made, _ = run_with(job, monkeypatch, ENDED, profiler={"start_step": 3, "steps": 2})
+    assert made._profile() == Profile(start_step=3, steps=2)
+    files.write_bytes(f"{profiling.folder(made._request)}/plugins/x.xplane.pb", b"trace")
+
+    value = made.run()
+
+    assert made._profile() is None, "once in a run"
+    assert value["profile"] == f"{made._request.storage}/profile/1"
+    assert value["series"] == f"{made._request.storage}/metrics"
+    assert value["goodput"]["useful_s"] == 0.0
+    assert "ended without" not in caplog.text
+    assert run_with(job, monkeypatch, ENDED)[0]._profile() is None
+
+
 def test_a_loop_is_called_as_ray_train_calls_it():
     called = []
 
@@ -187,18 +293,3 @@ def test_a_loop_is_called_as_ray_train_calls_it():
     call_loop(lambda config=None: called.append(config), {"a": 1})
 
     assert called == [{"a": 1}, "nothing", None]
-
-
-@pytest.mark.parametrize(
-    ("began", "reached", "goes_on", "lost_s"),
-    [(0, 150, 100, 20.0), (100, 150, 100, 60.0), (100, 100, 100, 60.0), (0, 0, 0, 60.0), (0, 90, 100, 0.0)],
-)
-def test_of_a_try_that_ended_early_what_is_done_again_is_lost(began, reached, goes_on, lost_s):
-    tally = train_module.StepTally()
-    tally.begin(began, 0)
-    tally.hold(45.0)
-    tally.hold(15.0)
-    tally.begin(goes_on, reached)
-    assert (tally.spent.held_s, tally.lost_s, tally.began_from) == (60.0, pytest.approx(lost_s), [began, goes_on])
-    tally.begin(goes_on, goes_on)
-    assert tally.lost_s == pytest.approx(lost_s), "a try that never had a slice loses none of it"

@@ -22,8 +22,7 @@ def bucket(server, monkeypatch):
     address, bucket = server
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", address)
     buckets._client.cache_clear()
-    bucket.held.clear()
-    bucket.refuse.clear()
+    bucket.clear()
     yield bucket
     buckets._client.cache_clear()
 
@@ -58,6 +57,18 @@ def test_short_trouble_is_waited_out_by_the_client(status, bucket, monkeypatch):
     objects.write_bytes("gs://b/x", b"1")
     bucket.refuse = [status, status]
     assert objects.read_bytes("gs://b/x") == b"1"
+
+
+@pytest.mark.parametrize("what", ["reset", "lost", "torn"])
+def test_a_connection_that_breaks_is_waited_out_by_the_client(what, bucket, monkeypatch):
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    bucket.trouble(what, times=2)
+    objects.write_bytes("gs://b/x", b"1234")
+    bucket.trouble(what, times=2)
+    assert objects.read_bytes("gs://b/x") == b"1234"
+    bucket.trouble(what, times=2)
+    assert objects.list_prefix("gs://b") == ["gs://b/x"]
+    assert len(bucket.met) == 6
 
 
 def test_what_is_forbidden_is_not_called_transient(bucket):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from airflow_raytpu.backends.kuberay.making import pods
+from airflow_raytpu.model.elastic import Elastic
 from airflow_raytpu.model.kuberay import KubeRayOptions
 from airflow_raytpu.model.request import RayRequest
 from airflow_raytpu.placement.groups import WorkerGroup, plan_cluster
@@ -59,7 +60,7 @@ def _groups(request: RayRequest, options: KubeRayOptions) -> Iterator[dict[str, 
         elif tpu_slice.hosts == 1:
             counts = (int(index < wanted), int(index < least), 1)
         else:
-            counts = (wanted, least, most)
+            counts = (least if Elastic.of(request.arguments) else wanted, least, most)
         yield _group(request, options, group, tpu_slice, counts)
 
 

@@ -16,7 +16,7 @@ from airflow_raytpu.model.request import Kind
 from airflow_raytpu.runtime.serve import configuration
 from airflow_raytpu.runtime.slices import LOSS_SHOWS_S
 from tests.unit.backends.kuberay import admission
-from tests.unit.backends.kuberay.scenarios import IDENTITY, IMAGE, NOW, SCENARIOS, made, request
+from tests.unit.backends.kuberay.scenarios import IDENTITY, IMAGE, NOW, SCENARIOS, WHOLE, made, request
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -163,6 +163,31 @@ def test_the_autoscaler_is_told_what_a_slice_will_be():
     (group,) = admission.cluster(made(request(Kind.CLUSTER), autoscaling=True, max_slices=2))["workerGroupSpecs"]
     assert group["labels"] == {"ray.io/tpu-pod-type": "v6e-16", "ray.io/tpu-topology": "4x4"}
     assert all("labels" not in each for each in admission.cluster(made(request()))["workerGroupSpecs"])
+
+
+@pytest.mark.parametrize("options", [{}, {"idle_s": 60.0, "max_slices": 9}, {"queue": "tpu"}])
+def test_the_cluster_of_an_elastic_task_begins_with_its_fewest_slices(options):
+    job = made(request(tpu_slice="v6e:4x4*3", arguments={"elastic": [1, 3]}), **options)
+
+    assert admission.refusals(job) == []
+    cluster = admission.cluster(job)
+    (group,) = cluster["workerGroupSpecs"]
+    assert (group["replicas"], group["minReplicas"], group["maxReplicas"]) == (1, 1, 3)
+    assert (cluster["enableInTreeAutoscaling"], cluster["autoscalerOptions"]["version"]) == (True, "v2")
+    assert ("kueue.x-k8s.io/elastic-job" in job["metadata"]["annotations"]) is ("queue" in options)
+
+
+def test_an_elastic_task_that_takes_one_number_alone_needs_no_autoscaler():
+    cluster = admission.cluster(made(request(tpu_slice="v6e:4x4*2", arguments={"elastic": [2, 2]})))
+    assert [group["replicas"] for group in cluster["workerGroupSpecs"]] == [2]
+    assert "enableInTreeAutoscaling" not in cluster
+
+
+def test_a_cluster_of_the_authors_may_begin_with_any_number_of_an_elastic_tasks_slices():
+    asked = request(tpu_slice="v6e:4x4*2", arguments={"elastic": [1, 2]})
+    assert made(asked, whole=WHOLE)["kind"] == "RayJob"
+    with pytest.raises(ManifestError, match="1 slices of 4x4"):
+        made(replace(asked, arguments={"elastic": [2, 2]}), whole=WHOLE)
 
 
 def test_a_service_runs_what_a_rollout_of_the_runtime_would():

@@ -1,0 +1,153 @@
+"""An elastic run between its tries: what sizes it had, and whether it looks for more slices now.
+
+A further slice costs a restart, which is only worth it where the slice stays. So after a growth that led to nothing the
+next one is put off, twice as long each time.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import ray
+
+from airflow_raytpu.model.errors import LostError
+from airflow_raytpu.runtime import relay
+from airflow_raytpu.runtime.slices import ReservedSlice, Tenancy
+
+STEADY_S = 600.0
+"""How long more slices must have stayed for the growth to count as a good one."""
+
+_LOOK_S = 3.0
+"""Slower than whoever waits for a slice to begin at all looks, so that they come first."""
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 60.0, 3600.0
+_WISH = "resize"
+
+log = logging.getLogger(__name__)
+
+
+class ResizeError(LostError):
+    """The gang has saved and ended by itself, for a try with more slices. Nothing is lost, so no budget pays for it."""
+
+
+def wish(request: str) -> str:
+    """Why the gang of *request* is to end after its next save; empty where it is not. For rank 0."""
+    found = relay.collect(request, _WISH)
+    return str(found["why"]) if found else ""
+
+
+class Sizes:
+    """How many slices the tries of a run have, and the search for more beside a try that has fewer than it may.
+
+    :param most: slices that it may have.
+    :param ticks: a clock in seconds that never goes back.
+    :ivar resizes: for the task's result: where it went on with another number of slices.
+    :ivar missing_s: seconds of slices that were not held of those it may have, all together.
+    """
+
+    def __init__(self, request: str, most: int, ticks: Callable[[], float] = time.monotonic) -> None:
+        self._request, self._most, self._ticks = request, most, ticks
+        self._names: tuple[str, ...] = ()
+        self._grown_at: float | None = None
+        self._held_at: float | None = None
+        self._wished, self._growing = False, False
+        self._pause_s, self._not_before = 0.0, 0.0
+        self._spare: tuple[str, ...] = ()
+        self._spare_s, self._looked_at = 0.0, 0.0
+        self.resizes: list[dict[str, Any]] = []
+        self.missing_s = 0.0
+
+    def begin(self, held: ReservedSlice, step: int) -> None:
+        """The next try goes on from *step* with *held*."""
+        before, self._names, self._held_at = self._names, held.names, self._ticks()
+        gone, came = set(before) - set(self._names), set(self._names) - set(before)
+        if before and len(self._names) != len(before):
+            why = "; ".join(filter(None, (_words(gone, "lost"), _words(came, "free"))))
+            self.resizes.append({"at_step": step, "slices": len(self._names), "why": why})
+            log.info("going on with %d of %d slices: %s", len(self._names), self._most, why)
+        if before:
+            self._judge(len(self._names) - len(before), bool(came))
+        self._wished, self._spare = False, ()
+
+    def end(self) -> None:
+        """The try has ended, where one had begun."""
+        if self._held_at is not None:
+            lacking = self._most - len(self._names)
+            self.missing_s += lacking * (self._ticks() - self._held_at) - self._spare_s
+        self._held_at, self._spare_s = None, 0.0
+
+    @contextmanager
+    def growing(self, tenancy: Tenancy) -> Iterator[None]:
+        """Look for more slices meanwhile, where there may be more."""
+        if len(self._names) >= self._most:
+            yield
+            return
+        self._looked_at, self._growing = self._ticks(), True
+        with relay.Pump(lambda: self.turn(tenancy)):
+            try:
+                yield
+            finally:
+                self._growing = False
+                self._count()
+
+    def turn(self, tenancy: Tenancy) -> None:
+        """Look, where it is time, and tell the gang."""
+        now = self._ticks()
+        # Only who calls our checkpoint helper can save and end; others would keep a slice from being used at all.
+        if not self._growing or now < self._not_before or not relay.collect(self._request, "loop"):
+            return
+        self._not_before = now + _LOOK_S
+        self._count()
+        before = self._spare
+        try:
+            self._spare = tenancy.more()
+        except (ray.exceptions.RayError, RuntimeError, OSError) as error:
+            # A look that failed is no harm to the gang that works.
+            log.warning("No further slice could be looked for: %s", error)
+            self._not_before = now + _FIRST_PAUSE_S
+            return
+        if self._spare == before or not self._growing:
+            return  # what was found for a gang that has ended meanwhile, the next try has at once
+        if self._spare:
+            self._wished = True
+            why = _words(self._spare, "free")
+            relay.publish(self._request, _WISH, {"why": why})
+            log.info("%s: ending at the next save, for %d slices", why, len(self._names) + len(self._spare))
+        else:
+            relay.drop(self._request, _WISH)
+            log.info("%s again before the next save", _words(before, "lost"))
+            self._wished = False
+            tenancy.rest()
+            self._put_off()
+
+    def _judge(self, change: int, came: bool) -> None:
+        """What the change since the last try says of the growth that was wished or done."""
+        now = self._ticks()
+        if change > 0:
+            self._grown_at = now
+        elif self._wished and not came:
+            self._put_off()
+        elif change < 0 and self._grown_at is not None:
+            if now - self._grown_at < STEADY_S:
+                self._put_off()
+            else:
+                self._pause_s = 0.0
+            self._grown_at = None
+
+    def _put_off(self) -> None:
+        self._pause_s = min(max(2 * self._pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
+        self._not_before = self._ticks() + self._pause_s
+        log.info("no further slice is looked for within %.0f s", self._pause_s)
+
+    def _count(self) -> None:
+        now = self._ticks()
+        self._spare_s += len(self._spare) * (now - self._looked_at)
+        self._looked_at = now
+
+
+def _words(names: Collection[str], what: str) -> str:
+    return f"slice {' and '.join(sorted(names))} {what}" if names else ""
