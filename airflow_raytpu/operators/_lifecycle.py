@@ -27,7 +27,7 @@ from airflow_raytpu.model.kuberay import KubeRayOptions
 from airflow_raytpu.model.policies import RetryBudget
 from airflow_raytpu.model.request import Kind, RayRequest
 from airflow_raytpu.model.verdict import Phase, Verdict
-from airflow_raytpu.operators import _again, _arguments, _assets, _metrics
+from airflow_raytpu.operators import _again, _arguments, _assets, _lineage, _metrics
 from airflow_raytpu.operators._arguments import Target, supply
 from airflow_raytpu.operators._killable import Killable
 from airflow_raytpu.placement.findings import Level
@@ -83,6 +83,7 @@ class RequestOperator(Killable, BaseAsyncOperator):
         self.deferrable = deferrable
         self.known_links: dict[str, str] = {}
         self._on_cluster = False
+        self._done: tuple[RayRequest, dict[str, Any]] | None = None
 
     @classmethod
     def partial(cls, **kwargs: Any) -> Any:
@@ -317,6 +318,7 @@ class RequestOperator(Killable, BaseAsyncOperator):
                 attempts.use(request, verdict.phase.name)
             raise verdict.error()
         value = self.result(request, verdict.value)
+        self._done = request, value
         _assets.announce(self.outlets, context, {"slice": request.slice, **self.announced(value)})
         self.known_links.update({**links.of_cluster(verdict.value), **links.of_result(value)})
         if request.kind.is_job:
@@ -324,6 +326,10 @@ class RequestOperator(Killable, BaseAsyncOperator):
             # generation is given this success again. A cluster is never used up; a retry adopts it while it lives.
             attempts.use(request, attempts.SUCCEEDED, generation)
         return value
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ARG002 - Airflow's signature
+        """What was read and written. Called by Airflow's OpenLineage provider alone."""
+        return _lineage.lineage(*self._done) if self._done else None
 
     async def _publish(self, ti: Any, known: Mapping[str, str]) -> None:
         self.known_links.update(known)
