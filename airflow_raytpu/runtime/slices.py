@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -150,6 +150,7 @@ class Tenancy:
         self._views: tuple[SliceView, ...] = ()
         self._spare: dict[str, tuple[SliceView, ExitStack]] = {}
         self._wish = Demand(plan)
+        self._doubts = Counter[str]()
         # more() is called beside the main thread.
         self._lock = threading.Lock()
 
@@ -170,8 +171,27 @@ class Tenancy:
         :raises BrokenSliceError: what Ray gave was not what its labels say, several times.
         """
         with self._lock:
+            if self._others():
+                self._give_back()
             held = self._again() if self._views else None
             return held or self._find(until)
+
+    def doubt(self) -> bool:
+        """A try came to nothing on slices that look whole, so others come first from now on.
+
+        :returns: whether enough others are free now.
+        """
+        with self._lock:
+            self._doubts.update(view.name for view in self._views)
+            return self._others()
+
+    def _others(self) -> bool:
+        """Whether there is better than what is held."""
+        doubtful = sum(1 for view in self._views if self._doubts[view.name])
+        if not doubtful:
+            return False
+        free = [view for view in look(self._plan) if view.state == "free" and not self._doubts[view.name]]
+        return len(free) >= doubtful
 
     def more(self) -> tuple[str, ...]:
         """Look once, beside a try that has fewer slices than it may have: those that are held for the next one.
@@ -241,7 +261,7 @@ class Tenancy:
                 time.sleep(_POLL_S)
 
     def _look(self, lookout: Lookout) -> list[SliceView]:
-        views = lookout.look()
+        views = sorted(lookout.look(), key=lambda view: self._doubts[view.name])
         lacks = self._plan.slice.part_of and not any(view.state == "free" for view in views)
         return lookout.look() if lacks and division.find_out(self._plan) else views
 
@@ -249,7 +269,7 @@ class Tenancy:
         """One try at these; ``None`` where there are none or somebody was faster."""
         if not views:
             return None
-        self._views = tuple(views)
+        self._views = tuple(sorted(views, key=_by_name))
         # A single host may have no head on GKE, and Ray asks for none. The head of a part is for whoever wants all.
         headless = self._plan.slice.hosts == 1 or self._plan.slice.part_of
         if not headless and not all(self._hold_head(view) for view in views):

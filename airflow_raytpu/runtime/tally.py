@@ -70,6 +70,11 @@ class StepTally(Tally):
     def goodput(self) -> Goodput:
         return Goodput.from_dict(self.spent.goodput)
 
+    @property
+    def fruitless(self) -> bool:
+        """Whether the last try is not known to have done a step."""
+        return self.goodput.reached <= self.goodput.began
+
     def begin(self, step: int) -> None:
         """The next try goes on from *step*; what the last one did beyond that is done again."""
         self.began_from.append(step)

@@ -14,7 +14,14 @@ from urllib.parse import quote
 import ray
 
 from airflow_raytpu.model.elastic import Elastic
-from airflow_raytpu.model.errors import DivergedError, LostError, NoSliceError, PlaceError, RayTpuError
+from airflow_raytpu.model.errors import (
+    BrokenSliceError,
+    DivergedError,
+    LostError,
+    NoSliceError,
+    PlaceError,
+    RayTpuError,
+)
 from airflow_raytpu.model.policies import Profile
 from airflow_raytpu.model.request import RayRequest
 from airflow_raytpu.model.spent import Spent
@@ -100,7 +107,13 @@ class _Job:
                     value = self._started(tenancy, restore)
                 except ResizeError as error:
                     self._resize(error)
+                except BrokenSliceError as error:
+                    if not tenancy.doubt():
+                        raise
+                    self._spend(LostError(error.cause, error.lever))
                 except (AuthorError, DivergedError, LostError) as error:
+                    if isinstance(error, LostError) and self._tally.fruitless:
+                        tenancy.doubt()
                     self._spend(error)
                 else:
                     return self._result(value)

@@ -127,6 +127,35 @@ def test_a_slice_whose_chips_never_come_back_is_given_up_in_bounded_time(cluster
     assert cluster.now < 80
 
 
+def test_a_slice_on_which_a_try_came_to_nothing_is_left_for_another(cluster):
+    cluster.views = {"a": WHOLE, "b": WHOLE}
+    with tenancy("v6e:4x4") as held:
+        held.take(9.0)
+        assert held.doubt()
+        assert held.take(9.0).names == ("b",)
+        assert cluster.heads() == {"b"}
+        # It is as good as the other one now.
+        assert not held.doubt()
+        assert held.take(9.0).names == ("b",)
+
+
+def test_it_is_had_again_where_there_is_no_other(cluster):
+    cluster.views = {"a": WHOLE, "b": ("host 2 of 4 missing", "", ())}
+    with tenancy("v6e:4x4") as held:
+        held.take(9.0)
+        assert not held.doubt()
+        assert held.take(9.0).names == ("a",)
+
+
+def test_of_two_slices_that_are_doubted_both_are_left_where_there_are_two_more(cluster):
+    cluster.views = {"a": WHOLE, "b": WHOLE, "c": WHOLE}
+    with tenancy("v6e:4x4*2") as held:
+        held.take(9.0)
+        assert not held.doubt()
+        cluster.views["d"] = WHOLE
+        assert held.take(9.0).names == ("c", "d")
+
+
 def test_two_slices_are_pinned_slice_by_slice(cluster):
     cluster.views = {"a": WHOLE, "b": WHOLE}
     with tenancy("v6e:4x4*2") as held:

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from airflow_raytpu.model.errors import BrokenSliceError, DivergedError, LostError, NoSliceError, PlaceError
+from airflow_raytpu.model.goodput import Pace
 from airflow_raytpu.model.policies import Profile
 from airflow_raytpu.model.spent import Spent
 from airflow_raytpu.placement.plan import plan
@@ -283,6 +284,35 @@ def test_what_is_traced_and_where_the_series_is_goes_into_the_result(job, monkey
     assert value["goodput"]["useful_s"] == 0.0
     assert "ended without" not in caplog.text
     assert run_with(job, monkeypatch, ENDED)[0]._profile() is None
+
+
+@pytest.mark.parametrize(("others", "evictions"), [(True, 1), (True, 0), (False, 9)])
+def test_a_slice_that_is_not_what_it_says_costs_an_eviction_where_there_is_another(job, monkeypatch, others, evictions):
+    monkeypatch.setattr("airflow_raytpu.runtime.slices.Tenancy.doubt", lambda _: others)
+    made, _ = run_with(job, monkeypatch, BROKEN, ENDED, evictions=evictions)
+
+    if others and evictions:
+        assert made.run()["causes"] == ["evictions 1: JAX sees 1 process"]
+    else:
+        with pytest.raises(PlaceError, match="JAX sees 1 process"):
+            made.run()
+
+
+@pytest.mark.parametrize(("reached", "doubted"), [(0, [1]), (3, [])])
+def test_a_slice_on_which_no_step_was_done_is_doubted(job, monkeypatch, reached, doubted):
+    asked = []
+    monkeypatch.setattr("airflow_raytpu.runtime.slices.Tenancy.doubt", lambda _: asked.append(1))
+    made, _ = run_with(job, monkeypatch, LostError("gone", ""), ENDED, evictions=1)
+    one_try = made._try
+
+    def held(*given):
+        made._tally.end(Pace(begun_at=made._tally.at, first_s=1.0, first=1, reached=reached), made._tally.at + 9)
+        return one_try(*given)
+
+    monkeypatch.setattr(made, "_try", held)
+    made.run()
+
+    assert asked == doubted
 
 
 def test_a_loop_is_called_as_ray_train_calls_it():
