@@ -50,12 +50,13 @@ def by_hand(config: dict[str, Any]) -> None:
             step += 1
             _note(config, step, float(loss))
             if step % EVERY == 0:
-                path = f"{config['folder']}/{step}"
+                path = f"{config['folder']}/by_hand/{step}"
                 checkpointer.save(path, state, force=True)
                 checkpointer.wait_until_finished()
                 ray.train.report(
                     {"step": step},
                     checkpoint=ray.train.Checkpoint(path),
+                    checkpoint_dir_name=str(step),
                     checkpoint_upload_mode=ray.train.CheckpointUploadMode.NO_UPLOAD,
                 )
 
@@ -69,10 +70,10 @@ def _model() -> Any:
     parts = NamedSharding(mesh, PartitionSpec("chip"))
 
     def advance(state: Any) -> Any:
-        error = state - 1
-        return state - 0.1 * error, jnp.mean(error**2)
+        error = state["w"] - 1
+        return {"w": state["w"] - 0.1 * error}, jnp.mean(error**2)
 
-    return jax.jit(lambda: jnp.zeros(1 << 18), out_shardings=parts), jax.jit(advance)
+    return jax.jit(lambda: {"w": jnp.zeros(1 << 18)}, out_shardings=parts), jax.jit(advance)
 
 
 def _note(config: dict[str, Any], step: int, _loss: float) -> None:
