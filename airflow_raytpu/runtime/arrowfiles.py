@@ -10,28 +10,14 @@ from pyarrow import ipc
 
 from airflow_raytpu.model.errors import PathError
 from airflow_raytpu.runtime.listing import opened
-from airflow_raytpu.runtime.spans import groups_of
+from airflow_raytpu.runtime.spans import Grouped, groups_of
 
 _LEVER = "Replace it, or write it anew as an IPC file (pyarrow.feather.write_feather)."
 
 
 @dataclass(frozen=True, slots=True)
-class ArrowFile:
+class ArrowFile(Grouped):
     """See :class:`airflow_raytpu.runtime.spans.File`. A group is a record batch."""
-
-    root: str
-    name: str
-    groups: tuple[int, ...]
-    size: int
-    schema: pa.Schema
-
-    @property
-    def rows(self) -> int:
-        return sum(self.groups)
-
-    @property
-    def blocks(self) -> tuple[int, ...]:
-        return self.groups
 
     def read(self, start: int, stop: int, columns: Sequence[str] | None = None) -> pa.Table:
         """See :class:`airflow_raytpu.runtime.spans.File`; only the batches that hold the rows are read."""

@@ -106,7 +106,7 @@ def _retry() -> Any:
     from google.cloud.storage.retry import DEFAULT_RETRY
 
     # What may pass is what Google says may pass; the rest is said in the log.
-    return Retry(predicate=DEFAULT_RETRY._predicate, timeout=PATIENCE_S, on_error=_tell)  # noqa: SLF001
+    return Retry(predicate=DEFAULT_RETRY._predicate, timeout=PATIENCE_S, on_error=_tell)  # noqa: SLF001 - no public name
 
 
 def _tell(error: Exception) -> None:

@@ -154,7 +154,7 @@ def _arrow_gcs() -> fs.FileSystem:
 def _tune_gcsfs() -> None:
     """Orbax's way to gs:// beside TensorStore. Left alone it waits 5 minutes for a server that says nothing."""
     import aiohttp
-    import fsspec.config  # type: ignore[import-untyped]
+    import fsspec.config
 
     timeout = aiohttp.ClientTimeout(sock_connect=buckets.ANSWER_S, sock_read=buckets.ANSWER_S)
     # It would also go on believing in files that have been removed by others.

@@ -51,7 +51,7 @@ class Settings:
     on_nan: str = "stop"
     nodes: frozenset[str] = frozenset()
     token: str = ""
-    argv: tuple[str, ...] | None = None
+    argv: Sequence[str] | None = None
     may_grow: bool = False
     profile: Profile | None = None
     profile_uri: str = ""

@@ -11,7 +11,6 @@ from airflow_raytpu.runtime.agreement import Board
 
 _CPU_THREADS = "128"
 _TOGETHER_S = 120.0
-_WORD_S = 5.0
 _NETWORK = "Look at the network between the hosts of this slice, and at the log of the host that is missing."
 
 
@@ -52,8 +51,6 @@ def prove(
     if failed:
         raise LostError(f"The first collective failed on {host()}: {failed[0]}", _NETWORK) from failed[0]
     if meeting.is_alive():
-        # Who is late by a moment is not missing.
-        meeting.join(_WORD_S if within_s > _WORD_S else 0)
         absent = [str(each) for each in range(workers) if board.heard(_here(each)) is None]
         who = f"rank {', '.join(absent)} never came to it" if absent else "all hosts came to it"
         raise LostError(f"A first collective over {workers} hosts hangs after {within_s:.0f} s: {who}.", _NETWORK)

@@ -11,34 +11,14 @@ from pyarrow import parquet as pq
 
 from airflow_raytpu.model.errors import PathError
 from airflow_raytpu.runtime.listing import listed, opened
-from airflow_raytpu.runtime.spans import groups_of
+from airflow_raytpu.runtime.spans import Grouped, groups_of
 
 _FOOTER_THREADS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class ParquetFile:
-    """One file of an input.
-
-    :param root: URI that ``name`` is relative to.
-    :param name: path below the root; what its output part is called after.
-    :param groups: rows in each row group.
-    :param size: bytes before they were compressed.
-    """
-
-    root: str
-    name: str
-    groups: tuple[int, ...]
-    size: int
-    schema: pa.Schema
-
-    @property
-    def rows(self) -> int:
-        return sum(self.groups)
-
-    @property
-    def blocks(self) -> tuple[int, ...]:
-        return self.groups
+class ParquetFile(Grouped):
+    """See :class:`airflow_raytpu.runtime.spans.File`. A group is a row group; its size is that before compression."""
 
     def read(self, start: int, stop: int, columns: Sequence[str] | None = None) -> pa.Table:
         """See :class:`~airflow_raytpu.runtime.spans.File`; only the row groups that hold the rows are read."""

@@ -36,6 +36,29 @@ class File(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Grouped:
+    """A file whose groups may be read in any order: what every such :class:`File` has but ``read``.
+
+    :param root: URI that ``name`` is relative to.
+    :param name: path below the root; what its output part is called after.
+    """
+
+    root: str
+    name: str
+    groups: tuple[int, ...]
+    size: int
+    schema: pa.Schema
+
+    @property
+    def rows(self) -> int:
+        return sum(self.groups)
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        return self.groups
+
+
+@dataclass(frozen=True, slots=True)
 class Span:
     """Rows ``start`` up to ``stop`` of one file."""
 

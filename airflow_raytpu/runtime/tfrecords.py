@@ -18,7 +18,7 @@ import pyarrow as pa
 from airflow_raytpu.model.errors import PathError
 from airflow_raytpu.runtime.columns import is_list
 from airflow_raytpu.runtime.listing import opened
-from airflow_raytpu.runtime.spans import groups_of
+from airflow_raytpu.runtime.spans import Grouped, groups_of
 
 _HEADER, _FOOTER = struct.Struct("<QI"), struct.Struct("<I")
 _GROUP_ROWS, _GROUP_BYTES, _BUFFER = 1_024, 16_000_000, 8_000_000
@@ -29,30 +29,13 @@ _NO_RECORDS = "Give uncompressed TFRecord files that were written to their end."
 
 
 @dataclass(frozen=True, slots=True)
-class TfRecordFile:
-    """See :class:`airflow_raytpu.runtime.spans.File`.
+class TfRecordFile(Grouped):
+    """See :class:`airflow_raytpu.runtime.spans.File`. A group is a run of records.
 
-    :param groups: records in runs that are read as a whole.
-    :param starts: where each run begins, in bytes, and where the last one ends.
+    :param starts: where each group begins, in bytes, and where the last one ends.
     """
 
-    root: str
-    name: str
-    groups: tuple[int, ...]
     starts: tuple[int, ...]
-    schema: pa.Schema
-
-    @property
-    def rows(self) -> int:
-        return sum(self.groups)
-
-    @property
-    def blocks(self) -> tuple[int, ...]:
-        return self.groups
-
-    @property
-    def size(self) -> int:
-        return self.starts[-1]
 
     def read(self, start: int, stop: int, columns: Sequence[str] | None = None) -> pa.Table:
         """See :class:`airflow_raytpu.runtime.spans.File`."""
@@ -97,7 +80,7 @@ def index(root: str, name: str) -> TfRecordFile:
     else:
         groups.pop()
     schema = pa.schema({}) if first is None else _schema(_features(first, f"record 0 of {where}"))
-    return TfRecordFile(root, name, tuple(groups), tuple(starts), schema)
+    return TfRecordFile(root, name, tuple(groups), starts[-1], schema, tuple(starts))
 
 
 def _records(data: bytes, where: str) -> Iterator[bytes]:

@@ -271,7 +271,7 @@ class _Job:
         return Settings(
             request=self._request.name,
             loop=self._arguments["train_loop"],
-            argv=None if self._arguments.get("argv") is None else tuple(self._arguments["argv"]),
+            argv=self._arguments.get("argv"),
             workers=held.plan.workers,
             devices=held.plan.devices,
             root=self._root,
