@@ -16,10 +16,9 @@ def train_loop_per_worker(config):
     import jax.numpy as jnp
     import numpy as np
     import optax
-    import ray.train
     from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-    from airflow_raytpu.runtime import checkpoints
+    from airflow_raytpu.runtime import checkpoints, data
     from language_model.model import Transformer
 
     mesh = jax.make_mesh((jax.device_count(),), ("fsdp",), axis_types=(AxisType.Auto,))
@@ -34,11 +33,12 @@ def train_loop_per_worker(config):
     rate = optax.warmup_cosine_decay_schedule(
         0.0, config["learning_rate"], max(1, config["steps"] // 10), config["steps"] + 1, config["learning_rate"] / 10
     )
-    rows = read_all(ray.train.get_dataset_shard("train"))
-    held_out = read_all(ray.train.get_dataset_shard("held_out"))
+    size = config["global_batch_size"]
+    held_out = data.batches("held_out", global_batch_size=size, epochs=1, sharding=by_row)
+    checks = [batch["tokens"] for batch in held_out]
 
     def init_state():
-        params = model.init(jax.random.key(config["seed"]), jnp.zeros((mesh.size, rows.shape[1] - 1), jnp.int32))
+        params = model.init(jax.random.key(config["seed"]), jnp.zeros((mesh.size, checks[0].shape[1] - 1), jnp.int32))
         # What a run that goes on elsewhere must still know is part of the state.
         return {"params": params, "optimizer": optimizer.init(params), "loss_at_start": jnp.zeros(())}
 
@@ -53,14 +53,9 @@ def train_loop_per_worker(config):
         params = jax.tree.map(lambda weight, update: weight - rate * update, state["params"], updates)
         return {**state, "params": params, "optimizer": memory}, loss
 
-    def over_mesh(local):
-        return jax.make_array_from_process_local_data(by_row, local)
-
     parts = layout(mesh, jax.eval_shape(init_state))
     train_step = jax.jit(train_step, out_shardings=(parts, everywhere))
     loss_on_mesh = jax.jit(loss_of, out_shardings=everywhere)
-    size = config["global_batch_size"] // jax.process_count()
-    checks = [over_mesh(held_out[at : at + size]) for at in range(0, len(held_out) // size * size, size)]
 
     def evaluate(params):
         return float(np.mean([loss_on_mesh(params, tokens) for tokens in checks]))
@@ -70,9 +65,18 @@ def train_loop_per_worker(config):
     if step == 0:
         state["loss_at_start"] = jax.make_array_from_callback((), everywhere, lambda _: np.float32(good))
     facts = {"resumed_at": began, "learning_rate": config["learning_rate"]}
-    for local in batches(rows, config, start=step):
+    # Batch n is the same on any number of hosts: a run that goes on at its step repeats none and misses none.
+    batches = data.batches(
+        "train",
+        global_batch_size=size,
+        start=step,
+        stop=config["steps"],
+        shuffle_seed=config["seed"],
+        sharding=by_row,
+    )
+    for batch in batches:
         die_once(config, step)
-        state, loss = train_step(state, over_mesh(local), np.float32(rate(step + 1)))
+        state, loss = train_step(state, batch["tokens"], np.float32(rate(step + 1)))
         step += 1
         if step % config["evaluate_every"] == 0 or step == config["steps"]:
             good = evaluate(state["params"])
@@ -94,26 +98,6 @@ def layout(mesh, tree):
         return NamedSharding(mesh, PartitionSpec(*[None] * longest, "fsdp"))
 
     return jax.tree.map(place, tree)
-
-
-def read_all(shard):
-    """This host's windows: they fit in its memory."""
-    import numpy as np
-
-    return np.concatenate([part["tokens"] for part in shard.iter_batches(batch_size=None)])
-
-
-def batches(rows, config, start):
-    """This host's share of the batches from *start* on. Batch n is always the same, so a resumed run repeats none."""
-    import jax
-    import numpy as np
-
-    size = config["global_batch_size"] // jax.process_count()
-    per_epoch = len(rows) // size
-    for step in range(start, config["steps"]):
-        epoch, place = divmod(step, per_epoch)
-        order = np.random.default_rng((config["seed"], epoch)).permutation(len(rows))
-        yield rows[order[place * size : (place + 1) * size]]
 
 
 def die_once(config, step):

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -63,17 +64,25 @@ def test_large_arrays_are_cut_along_their_longest_side_and_small_ones_are_whole(
     }
 
 
-def test_each_row_is_seen_once_an_epoch_and_a_resumed_run_goes_on_in_its_middle():
-    from language_model.train import batches
+def test_each_row_is_seen_once_an_epoch_and_a_resumed_run_goes_on_in_its_middle(tmp_path):
+    from airflow_raytpu.model.datasets import Dataset
+    from airflow_raytpu.runtime import data
+    from airflow_raytpu.runtime.feed import Feed
+    from airflow_raytpu.runtime.sources import scan
 
-    rows = np.arange(10)
-    config = {"global_batch_size": 2, "steps": 10, "seed": 0}
+    pq.write_table(pa.table({"tokens": [[row] for row in range(10)]}), tmp_path / "rows.parquet")
 
-    whole = [each.tolist() for each in batches(rows, config, start=0)]
+    def batches(start):
+        # As the loop asks for them.
+        with data.opened(Feed({"train": scan(Dataset(tmp_path.as_uri()))})):
+            found = data.batches("train", global_batch_size=2, start=start, stop=10, shuffle_seed=0)
+            return [batch["tokens"].ravel().tolist() for batch in found]
+
+    whole = batches(start=0)
 
     assert sorted(chain(*whole[:5])) == sorted(chain(*whole[5:])) == list(range(10))
     assert whole[:5] != whole[5:]
-    assert [each.tolist() for each in batches(rows, config, start=7)] == whole[7:]
+    assert batches(start=7) == whole[7:]
 
 
 @pytest.mark.parametrize(
