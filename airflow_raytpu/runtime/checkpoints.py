@@ -29,7 +29,7 @@ from airflow_raytpu.runtime.faults import EVICTED
 from airflow_raytpu.runtime.lineage import GIVE
 from airflow_raytpu.runtime.losses import Losses
 from airflow_raytpu.runtime.outbox import MIN_INTERVAL_S, finite
-from airflow_raytpu.runtime.pacing import Stopwatch
+from airflow_raytpu.runtime.pacing import Done, Stopwatch
 from airflow_raytpu.runtime.profiling import Profiler
 from airflow_raytpu.runtime.resizing import ResizeError
 from airflow_raytpu.runtime.saving import Saver
@@ -157,7 +157,7 @@ class Session:
     _told_step: int = 0
 
     def __post_init__(self) -> None:
-        self._losses, self._watch = Losses(), Stopwatch(self.clock, self.ticks)
+        self._losses, self._done, self._watch = Losses(), Done(), Stopwatch(self.clock, self.ticks)
         self._agreement = Agreement(self.policy, self.rank, self.board, self.noticed, self.ticks, self.wished)
         self._saver = Saver(
             self.root, self.request, self.policy, self.lineage, self.rank, self.board, self.make, self.restore
@@ -188,6 +188,7 @@ class Session:
         self.step, self.metrics, self._state, self._data = step, metrics, state, self.position()
         self._losses.add(step, metrics)
         if self.rank == 0:
+            self._done.add(step, metrics)
             self._say()
         if self.profiler:
             self.profiler.after(step, state)
@@ -234,23 +235,27 @@ class Session:
             self.profiler.abandon()
 
     def _say(self, now: bool = False) -> None:
+        """Tell how far the devices are; *now*, wait until they are done with all."""
         if self._told_at and self.clock() - self._told_at < MIN_INTERVAL_S and not now:
             return
-        # Waits for the devices, which are a few steps behind: only then is it true that the step is done.
-        metrics = self._sound()
-        at, done = self.clock(), self.step - self._told_step
-        pace = self._watch.at(self.step, self.blocked_s)
-        news = {"done": self.step, "total": self.total, "at": at, "metrics": metrics, "pace": pace}
+        # The first step is waited for, which compiles: the time that it takes is accounted for on its own.
+        step, metrics = self._done.newest if self._told_at and not now else (self.step, self.metrics)
+        if step <= self._told_step and not now:
+            return
+        numbers = self._sound(step, metrics)
+        at, done = self.clock(), step - self._told_step
+        pace = self._watch.at(step, self.blocked_s)
+        news = {"done": step, "total": self.total, "at": at, "metrics": numbers, "pace": pace}
         # No rate from the first step, which holds the compilation.
         if self._told_at and done > 0 and at > self._told_at:
             news["rate"] = done / (at - self._told_at)
-        self._told_step, self._told_at = self.step, at
+        self._told_step, self._told_at = step, at
         self.tell(news)
 
     def _save(self) -> None:
         self._settle()
         # Looked at before it can replace a good one.
-        self._saver.save(self.step, self._state, self._sound(), self._data)
+        self._saver.save(self.step, self._state, self._sound(self.step, self.metrics), self._data)
 
     def _settle(self, last: bool = False) -> None:
         """Wait for the save under way, and tell Ray Train of it."""
@@ -258,14 +263,14 @@ class Session:
         if commit is not None:
             _report(commit)
 
-    def _sound(self) -> dict[str, float]:
-        """The metrics as numbers.
+    def _sound(self, step: int, metrics: Mapping[str, Any]) -> dict[str, float]:
+        """The *metrics* of *step* as numbers.
 
         :raises DivergedError: the loss is none, and that is to end the task.
         """
-        broken = None if self.on_nan == "ignore" else self._losses.broken()
+        broken = None if self.on_nan == "ignore" else self._losses.broken(step)
         if broken is None:
-            return finite(self.metrics)
+            return finite(metrics)
         self.abandon()
         (step, loss), sound_at, good = broken, self._losses.sound_at, self.commit
         seen = f" (it was a number at step {sound_at:,})" if sound_at else ""
@@ -278,16 +283,21 @@ class Session:
 
 
 def _report(commit: Commit) -> None:
-    """Make the checkpoint Ray Train's newest, so that its own tools and ``get_checkpoint`` see it."""
+    """Make the checkpoint Ray Train's newest, so that its own tools and ``get_checkpoint`` see it.
+
+    Not by ``ray.train.report``, whose first half is a barrier of all workers, to agree on the folder (Ray 2.60). All
+    have agreed on it already.
+    """
     from ray import train
+    from ray.train.v2._internal.execution.context import get_train_context
+    from ray.train.v2._internal.execution.training_report import _TrainingReport
 
     filesystem, path = files.locate(commit.uri)
-    train.report(
-        {"step": commit.step, **commit.metrics},
-        checkpoint=train.Checkpoint(path, filesystem),
-        checkpoint_dir_name=str(commit.step),
-        checkpoint_upload_mode=train.CheckpointUploadMode.NO_UPLOAD,
-    )
+    metrics = {"step": commit.step, **commit.metrics}
+    context = get_train_context()
+    context.report_call_index += 1
+    report = _TrainingReport(train.Checkpoint(path, filesystem), metrics, validation=False)
+    context._wait_then_report(report, context.report_call_index)  # noqa: SLF001 - the other half has no public name
 
 
 _open: list[Session] = []

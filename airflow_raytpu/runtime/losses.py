@@ -24,16 +24,18 @@ class Losses:
         """The metrics of one more step."""
         self._unread.append((step, metrics.get("loss")))
 
-    def broken(self) -> tuple[int, float] | None:
-        """The first step whose loss is no number, and what it is; ``None`` where the newest is one."""
-        if not self._unread:
+    def broken(self, until: int) -> tuple[int, float] | None:
+        """The first step whose loss is no number, and what it is; ``None`` where that of step *until* is one."""
+        due = [each for each in self._unread if each[0] <= until]
+        if not due:
             return None
-        step, loss = self._unread[-1]
+        step, loss = due[-1]
         if not _is_broken(loss):
             self.sound_at = step
-            self._unread.clear()
+            for _ in due:
+                self._unread.popleft()
             return None
-        for earlier, value in self._unread:
+        for earlier, value in due:
             if _is_broken(value):
                 return earlier, float(value)
             self.sound_at = earlier

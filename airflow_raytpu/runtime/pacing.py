@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
@@ -35,6 +36,27 @@ class Stopwatch:
             self._pace = replace(self._pace, first=step, first_s=now - self._begun)
         self._pace = replace(self._pace, reached=step, since_s=now - self._first_at, blocked_s=blocked_s)
         return asdict(self._pace)
+
+
+class Done:
+    """The steps that were handed to the devices, and the newest that they are done with. Never waits for them."""
+
+    def __init__(self) -> None:
+        self._handed: deque[tuple[int, Mapping[str, Any]]] = deque()
+        self.newest: tuple[int, Mapping[str, Any]] = 0, {}
+
+    def add(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """One more step; it is done once its metrics are there."""
+        self._handed.append((step, metrics))
+        while self._handed and all(map(_is_there, self._handed[0][1].values())):
+            self.newest = self._handed.popleft()
+
+
+def _is_there(value: Any) -> bool:
+    try:
+        return bool(value.is_ready())
+    except (AttributeError, RuntimeError):
+        return True  # no array of JAX, or one whose memory was given away
 
 
 def of_reports(began: int, begun_at: float, first: Mapping[str, Any], last: Mapping[str, Any]) -> Pace:

@@ -57,7 +57,8 @@ class Saver:
     def save(self, step: int, state: Any, metrics: Mapping[str, float], data: Mapping[str, Any] | None = None) -> None:
         """Begin to save; returns once the state is copied off the devices. The save before must be settled.
 
-        :raises CheckpointError: this rank alone could not begin, while the others wait for it in Orbax.
+        :raises CheckpointError: this rank alone could not begin, while the others wait for it in Orbax;
+        :raises LostError: likewise, by trouble of a bucket.
         """
         import orbax.checkpoint as ocp
 
@@ -76,8 +77,15 @@ class Saver:
             self._entered = not self._error
             if self._entered:
                 self._orbax.save(files.native(commit.uri), args=ocp.args.StandardSave(state), force=True)
-        except Exception as error:  # noqa: BLE001 - whatever storage does, it is told in settle
+        except Exception as error:
+            # Whatever storage does, it is told in settle, but where the others wait for this host.
             self._error = _first_line(error)
+            if self._board is not None and files.in_bucket(commit.uri):
+                # It answered just now, so this passes: another try, rather than no more.
+                raise LostError(
+                    f"The checkpoint of step {commit.step:,} could not be begun ({mesh.host()}): {self._error}",
+                    "Google Cloud Storage may be in trouble; the hosts are out of step and begin again.",
+                ) from error
             if self._board is not None:
                 self._fail(commit, "the hosts are out of step")
         self._thread = threading.Thread(target=self._finish, args=(commit, leaves), name=f"commit {step}", daemon=True)

@@ -123,6 +123,15 @@ def test_a_host_that_alone_cannot_begin_ends_the_try(gang):
         savers[0].save(10, {}, {})
 
 
+def test_where_it_is_the_bucket_another_try_is_worth_its_while(gang, monkeypatch):
+    monkeypatch.setattr(files, "in_bucket", lambda uri: True)
+    monkeypatch.setattr(files, "remove", lambda uri: None)
+    savers = gang(Orbax(begins=OSError("503 backend error")), Orbax())
+
+    with pytest.raises(LostError, match=r"step 10 could not be begun \(host 1, slice s-0\): 503 backend error"):
+        savers[0].save(10, {}, {})
+
+
 def test_where_a_bucket_makes_no_way_no_host_begins_and_all_count_it(gang, monkeypatch):
     def refuse(uri):
         raise FULL
