@@ -40,13 +40,16 @@ class Pace:
 class Goodput:
     """Seconds by what they went into, over all tries.
 
+    A second on fewer slices than the run may have counts as that share of one, so that all are of the same chips.
+
     :param useful_s: steps, but those that were done again.
     :param init_s: from a slice to a loop that has its state: workers, mesh, restore.
     :param compile_s: the first step of each try, less what a step takes usually.
     :param saving_s: the loop stood still for saves.
     :param redone_s: steps that were lost and done again.
-    :param idle_s: a slice was held and nothing is known to have been done: a loss until it was seen, and the end.
-    :param waiting_s: no slice was held.
+    :param idle_s: a slice was held and nothing is known to have been done: a loss until it was seen, the end, and a
+        slice that waited for the gang to take it.
+    :param waiting_s: no slice was held. It has no share.
     :param began: the step that the last try went on from.
     :param reached: the last step that it told.
     :param open_s: of ``useful_s``, what that try put in: it may have to be done again.
@@ -83,11 +86,14 @@ class Goodput:
         return replace(self, waiting_s=self.waiting_s + max(0.0, seconds))
 
     def idled(self, seconds: float) -> Goodput:
-        """And *seconds* on a slice, of which nothing is known."""
+        """And *seconds* on slices, of which nothing is known. The share is in them already."""
         return replace(self, idle_s=self.idle_s + max(0.0, seconds))
 
-    def held(self, pace: Pace, since: float, now: float) -> Goodput:
-        """And a try that held its slices from *since* to *now*. Whatever clocks say, the parts add up to that."""
+    def held(self, pace: Pace, since: float, now: float, weight: float = 1.0) -> Goodput:
+        """And a try that held its slices from *since* to *now*. Whatever clocks say, the parts add up to that.
+
+        :param weight: its slices, as a share of the most that the run may have.
+        """
         left = max(0.0, now - since)
 
         def take(seconds: float) -> float:
@@ -105,14 +111,14 @@ class Goodput:
         useful = after - saving + usual
         return replace(
             self,
-            useful_s=self.useful_s + useful,
-            init_s=self.init_s + init,
-            compile_s=self.compile_s + first - usual,
-            saving_s=self.saving_s + saving,
-            idle_s=self.idle_s + left,
+            useful_s=self.useful_s + weight * useful,
+            init_s=self.init_s + weight * init,
+            compile_s=self.compile_s + weight * (first - usual),
+            saving_s=self.saving_s + weight * saving,
+            idle_s=self.idle_s + weight * left,
             began=pace.began,
             reached=max(pace.began, pace.reached),
-            open_s=useful,
+            open_s=weight * useful,
         )
 
     def going_on(self, step: int) -> Goodput:

@@ -7,11 +7,12 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from airflow_raytpu.model import reading
-from airflow_raytpu.model.goodput import Goodput
 from airflow_raytpu.model.observation import Progress
 
 ARGUMENT = "spent"
 """Argument of a request that has it."""
+
+_LISTS = {"causes": "str", "slices": "str", "resizes": "Mapping"}
 
 FRUITLESS = 3
 """Attempts in a row that never held a slice, after which a loss is no accident of the place any more."""
@@ -24,9 +25,11 @@ class Spent:
     :param failures: restarts after the author's code raised.
     :param evictions: restarts after a preemption or a lost host, slice, head or cluster.
     :param fruitless: attempts in a row, up to now, that were lost before they held a slice.
-    :param held_s: seconds that slices were held.
+    :param held_s: seconds that slices were held. Fewer than a training may have count at their share, as in *goodput*.
     :param causes: why each restart was needed, in order.
     :param goodput: training: what the time went into, as :class:`airflow_raytpu.model.goodput.Goodput` writes it.
+    :param slices: training: the names of those that the last try held.
+    :param resizes: training: where it went on with another number of them: ``at_step``, ``slices``, ``why``.
     """
 
     failures: int = 0
@@ -35,15 +38,17 @@ class Spent:
     held_s: float = 0.0
     causes: Sequence[str] = ()
     goodput: Mapping[str, Any] = field(default_factory=dict)
+    slices: Sequence[str] = ()
+    resizes: Sequence[Mapping[str, Any]] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "causes": list(self.causes)}
+        return {**asdict(self), **{name: list(getattr(self, name)) for name in _LISTS}}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Spent:
         """:raises RequestError: it is nothing of the kind."""
-        causes = reading.plains("restarts.causes", "str", data.get("causes", ()))
-        return replace(reading.newer("restarts", cls, {**data, "causes": ()}), causes=causes)
+        lists = {name: reading.plains(f"restarts.{name}", kind, data.get(name, ())) for name, kind in _LISTS.items()}
+        return reading.newer("restarts", cls, {**data, **lists})
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> Spent:
@@ -60,6 +65,10 @@ class Spent:
         number = self.evictions + 1
         return replace(self, evictions=number, causes=(*self.causes, f"evictions {number}: {cause}"))
 
+    def with_resize(self, step: int, slices: int, why: str) -> Spent:
+        """And one more number of slices, with which it goes on from *step*."""
+        return replace(self, resizes=(*self.resizes, {"at_step": step, "slices": slices, "why": why}))
+
 
 def after_loss(arguments: Mapping[str, Any], progress: Progress | None, cause: str) -> Spent:
     """What is spent when an attempt is lost as a whole.
@@ -71,8 +80,17 @@ def after_loss(arguments: Mapping[str, Any], progress: Progress | None, cause: s
     if progress is None or not progress.slice_at:
         return replace(before.with_eviction(cause), fruitless=before.fruitless + 1)
     told = Spent.from_dict(progress.spent) if progress.spent else before
-    held_s = max(told.held_s, before.held_s + max(0.0, progress.at - progress.slice_at))
-    if told.goodput:
-        # Told with each step, and without the waits between its tries.
-        held_s = max(told.held_s, Goodput.from_dict(told.goodput).held_s)
-    return replace(told.with_eviction(cause), fruitless=0, held_s=held_s)
+    return replace(told.with_eviction(cause), fruitless=0, held_s=held_s(arguments, progress))
+
+
+def held_s(arguments: Mapping[str, Any], progress: Progress) -> float:
+    """Seconds that slices were held up to the last sign of life of an attempt, and before it.
+
+    :param arguments: those of its request.
+    """
+    told, before = Spent.from_dict(progress.spent), Spent.of(arguments)
+    if told.goodput or not progress.slice_at:
+        # Told with each step, at its share, without the waits between its tries.
+        return max(told.held_s, before.held_s)
+    # Told at restarts only.
+    return max(told.held_s, before.held_s + max(0.0, progress.at - progress.slice_at))

@@ -12,12 +12,13 @@ from typing import Any
 
 from airflow.sdk.observability import stats
 
+from airflow_raytpu.model.elastic import Elastic
 from airflow_raytpu.model.errors import BackendUnreachable
 from airflow_raytpu.model.observation import Progress
 from airflow_raytpu.model.request import RayRequest
-from airflow_raytpu.model.spent import Spent
+from airflow_raytpu.model.spent import Spent, held_s
 from airflow_raytpu.model.verdict import Phase, Verdict
-from airflow_raytpu.placement.topology import TpuSlice
+from airflow_raytpu.placement.topology import TpuSlice, widest
 from airflow_raytpu.storage import attempts
 
 PREFIX = "raytpu"
@@ -77,10 +78,12 @@ def counts(request: RayRequest, verdict: Verdict, progress: Progress | None) -> 
 
 
 def _chip_seconds(request: RayRequest, value: Mapping[str, Any], progress: Progress | None) -> float:
-    if isinstance(hours := value.get("chip_hours"), int | float):
-        # What earlier attempts held was counted with them.
-        before = Spent.of(request.arguments).held_s * TpuSlice.parse(request.slice).total_chips if request.slice else 0
-        return hours * 3600 - before
-    if progress is None or not progress.slice_at or not request.slice:
+    if not request.slice:
         return 0.0
-    return TpuSlice.parse(request.slice).total_chips * max(0.0, progress.at - progress.slice_at)
+    chips = widest(TpuSlice.parse(request.slice), Elastic.of(request.arguments)).total_chips
+    if isinstance(hours := value.get("chip_hours"), int | float):
+        held = hours * 3600 / chips
+    else:
+        held = held_s(request.arguments, progress) if progress else 0.0
+    # What earlier attempts held was counted with them.
+    return chips * max(0.0, held - Spent.of(request.arguments).held_s)

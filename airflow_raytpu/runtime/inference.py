@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Self
 
 import ray
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from airflow_raytpu.model.errors import PathError, RowCountError, StallTimeout, StartTimeout
+from airflow_raytpu.model.errors import LostError, PathError, RowCountError, StallTimeout, StartTimeout
+from airflow_raytpu.model.policies import RetryBudget
 from airflow_raytpu.model.request import RayRequest
-from airflow_raytpu.model.spent import Spent
 from airflow_raytpu.placement.plan import SlicePlan, plan
 from airflow_raytpu.placement.topology import TpuSlice
 from airflow_raytpu.runtime import neighbours, output, relay
@@ -24,9 +25,10 @@ from airflow_raytpu.runtime.lineage import lineage
 from airflow_raytpu.runtime.outbox import Outbox
 from airflow_raytpu.runtime.parquet import ParquetFile, scan
 from airflow_raytpu.runtime.scorer import Program, Scorer
-from airflow_raytpu.runtime.slices import ReservedSlice, Tenancy
+from airflow_raytpu.runtime.slices import ReservedSlice
 from airflow_raytpu.runtime.spans import Span
 from airflow_raytpu.runtime.survey import own_slice
+from airflow_raytpu.runtime.tries import Tries
 
 _TURN_S = 1.0
 _FAREWELL_S = 3.0
@@ -39,6 +41,7 @@ def run(request: RayRequest, outbox: Outbox) -> Mapping[str, Any]:
 
     :raises AuthorError: the author's code raised.
     :raises BatchSizeError: ``ragged="raise"`` and the last batch would not be full.
+    :raises LostError: slices were lost more often than they may be.
     :raises NoSliceError: no whole slice in time.
     :raises RowCountError: the output has not the rows it should have.
     """
@@ -72,6 +75,8 @@ class _Inference:
         self._request, self._outbox, self._plan = request, outbox, slice_plan
         self._arguments = request.arguments
         self._folder = str(self._arguments["output"]).rstrip("/")
+        # It states no budget of its own. Airflow's side begins it again by the same one.
+        self._tries = Tries(request, outbox, slice_plan, asdict(RetryBudget()))
 
     def run(self) -> Mapping[str, Any]:
         began, arguments = time.time(), self._arguments
@@ -80,9 +85,9 @@ class _Inference:
         program = self._program(found)
         made = parts(found, arguments["batch_size"], arguments["ragged"])
         todo = self._todo(made)
-        work = [(number, part) for number, part in todo if part.keep]
-        if work:
-            self._work(program, made, work)
+        left = {number: part for number, part in todo if part.keep}
+        if left:
+            self._tries.run(lambda held: self._once(program, held, left))
         like = next((part for part in made if part.keep), None)
         for _, part in todo:
             if not part.keep:
@@ -100,7 +105,7 @@ class _Inference:
             log.warning(
                 "%d of %d rows fill no whole batch and were dropped (ragged='drop')", rows_in - rows_kept, rows_in
             )
-        fresh, spent = sum(part.keep for _, part in todo), Spent.of(arguments)
+        fresh, spent = sum(part.keep for _, part in todo), self._tries.tally.spent
         return {
             "rows_in": rows_in,
             "rows_out": rows_out,
@@ -136,23 +141,26 @@ class _Inference:
             log.info("%d of %d parts are there already", len(made) - len(todo), len(made))
         return todo
 
-    def _work(self, program: Program, made: Sequence[Part], todo: list[tuple[int, Part]]) -> None:
-        self._outbox.tell(phase="waiting for a slice")
-        with Tenancy(self._plan, lambda seen: self._outbox.tell(message=seen)) as tenancy:
-            with relay.Pump(self._outbox.flush):
-                held = tenancy.take(self._request.limits.slice_until)
-            message = f"on {', '.join(held.names)}"
-            self._outbox.tell(phase="setting up", slice_at=time.time(), message=message)
-            work = split(todo, self._plan.workers, self._arguments["batch_size"])
-            try:
-                with _Crew(program, held, self._request.limits.start_s) as crew:
-                    self._outbox.tell(phase="compiling", message="")
-                    _Stream(self._request, self._outbox, crew, made, work, self._folder).run()
-            except AuthorError as error:
-                cause = cause_of(error, held)
-                if cause is not error:
-                    raise cause from error
+    def _once(self, program: Program, held: ReservedSlice, left: dict[int, Part]) -> None:
+        """One try at the parts that are *left*, by number. Those that it writes are taken out."""
+        try:
+            self._score(program, held, left)
+        except LostError as error:
+            if left:
                 raise
+            log.warning("All parts had been written when this happened: %s", error.cause)
+
+    def _score(self, program: Program, held: ReservedSlice, left: dict[int, Part]) -> None:
+        work = split(list(left.items()), self._plan.workers, self._arguments["batch_size"])
+        try:
+            with _Crew(program, held, self._request.limits.start_s) as crew:
+                self._outbox.tell(phase="compiling", message="")
+                _Stream(self._request, self._outbox, crew, left, work, self._folder, self._tries.got_on).run()
+        except AuthorError as error:
+            cause = cause_of(error, held)
+            if cause is not error:
+                raise cause from error
+            raise
 
 
 class _Crew:
@@ -220,25 +228,30 @@ class _Crew:
 
 
 class _Stream:
-    """Pieces as hosts finish them, parts as their pieces are complete."""
+    """Pieces as hosts finish them, parts as their pieces are complete.
+
+    :param left: the parts by number; those that are written are taken out.
+    :param written: called after each.
+    """
 
     def __init__(
         self,
         request: RayRequest,
         outbox: Outbox,
         crew: _Crew,
-        made: Sequence[Part],
+        left: dict[int, Part],
         work: Sequence[HostWork],
         folder: str,
+        written: Callable[[], None],
     ) -> None:
-        self._request, self._outbox, self._crew, self._made, self._work = request, outbox, crew, made, work
-        self._folder = folder
+        self._request, self._outbox, self._crew, self._left, self._work = request, outbox, crew, left, work
+        self._folder, self._written = folder, written
         self._missing: dict[int, int] = {}
         for host in work:
             for piece in host.pieces:
                 self._missing[piece.part] = self._missing.get(piece.part, 0) + 1
         self._got: dict[int, list[tuple[int, Any]]] = {number: [] for number in self._missing}
-        self._commits: dict[Any, int] = {}
+        self._commits: dict[Any, tuple[int, int]] = {}
         self._total = sum(host.rows for host in work)
         self._moved_at, self._seen, self._rate_from = time.time(), 0, (0, 0.0)
 
@@ -257,7 +270,7 @@ class _Stream:
                 if reference in streams:
                     self._take(streams, reference)
                 else:
-                    self._crew.answer(reference, self._commits.pop(reference))
+                    self._take_commit(reference)
             self._tell()
         self._outbox.tell(phase="inferring", unit="row", done=self._total, total=self._total)
 
@@ -272,7 +285,13 @@ class _Stream:
         self._got[piece.part].append((piece.span.start, next(stream)))
         if len(self._got[piece.part]) == self._missing[piece.part]:
             actor, pieces = self._crew.actors[host], self._got.pop(piece.part)
-            self._commits[actor.commit.remote(self._made[piece.part], self._folder, pieces)] = host
+            self._commits[actor.commit.remote(self._left[piece.part], self._folder, pieces)] = host, piece.part
+
+    def _take_commit(self, reference: Any) -> None:
+        host, part = self._commits.pop(reference)
+        self._crew.answer(reference, host)
+        del self._left[part]
+        self._written()
 
     def _tell(self) -> None:
         news = [relay.collect(self._request.name, f"rows/{number}") for number in range(len(self._work))]
@@ -283,6 +302,9 @@ class _Stream:
             rate = (rows - before) / (now - since) if since else 0.0
             self._rate_from = (rows, now)
             self._outbox.tell(phase="inferring", unit="row", done=rows, total=self._total, rate=rate, message="")
+        elif not self._seen:
+            # Once there has been a row, Airflow's side counts stall: another try's start is for us alone to count.
+            self._outbox.tell(at=now)
         self._outbox.flush()
         limits = self._request.limits
         if self._seen and now - self._moved_at > limits.stall_s:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import logging
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -12,17 +12,16 @@ import ray
 
 from airflow_raytpu.model.errors import LostError, StallTimeout
 from airflow_raytpu.model.request import RayRequest
-from airflow_raytpu.model.spent import Spent
 from airflow_raytpu.placement.plan import SlicePlan, plan
 from airflow_raytpu.placement.topology import TpuSlice
-from airflow_raytpu.runtime import relay, slices
+from airflow_raytpu.runtime import slices
 from airflow_raytpu.runtime.author import AuthorError
 from airflow_raytpu.runtime.hosts import Hosts, session_folder
 from airflow_raytpu.runtime.launch import EVICTED, Launch
 from airflow_raytpu.runtime.outbox import Outbox
-from airflow_raytpu.runtime.slices import ReservedSlice, Tenancy
+from airflow_raytpu.runtime.slices import ReservedSlice
 from airflow_raytpu.runtime.survey import own_slice
-from airflow_raytpu.runtime.tally import Tally
+from airflow_raytpu.runtime.tries import Tries
 
 _BEAT_S = 10.0
 """How often a program that tells nothing is said to be alive."""
@@ -32,8 +31,6 @@ _FAREWELL_S = 30.0
 """How long a program may take to end once it has returned everywhere."""
 
 _TURN_S = 0.5
-
-log = logging.getLogger(__name__)
 
 
 def run(request: RayRequest, outbox: Outbox) -> Mapping[str, Any]:
@@ -52,45 +49,30 @@ class _Job:
     def __init__(self, request: RayRequest, outbox: Outbox, slice_plan: SlicePlan) -> None:
         self._request, self._outbox, self._plan = request, outbox, slice_plan
         self._arguments = request.arguments
-        self._tally = Tally(Spent.of(request.arguments))
+        self._tries = Tries(request, outbox, slice_plan, self._arguments, holds=self._arguments["reserve"])
 
     def run(self) -> Mapping[str, Any]:
-        with Tenancy(self._plan, self._seen) as tenancy:
-            while True:
-                try:
-                    return self._try(tenancy)
-                except (AuthorError, LostError) as error:
-                    self._tally.spend(error, self._arguments, self._outbox)
+        value, names = self._tries.run(self._once)
+        tally = self._tries.tally
+        return {
+            "value": value,
+            "hosts": self._plan.workers,
+            "chips": self._plan.devices,
+            "slices": list(names),
+            "chip_hours": round(self._plan.devices * tally.spent.held_s / 3600, 4),
+            **tally.costs(),
+        }
 
-    def _seen(self, seen: str) -> None:
-        """What is seen while a slice is waited for. A second wait has a time of its own, so it is no stall."""
-        again = {"at": time.time()} if self._outbox.latest.slice_at else {}
-        self._outbox.tell(message=seen, **again)
+    def _once(self, held: ReservedSlice) -> tuple[Any, Sequence[str]]:
+        """What the program returned, and the slices that it ran on."""
+        value = self._everywhere(held) if self._arguments["per_host"] else self._on_driver(held)
+        return value, held.names
 
-    def _try(self, tenancy: Tenancy) -> dict[str, Any]:
-        limits = self._request.limits
-        self._outbox.tell(phase="waiting for a slice", message="")
-        with relay.Pump(self._outbox.flush):
-            until = time.time() + limits.slice_wait_s if self._tally.tries else limits.slice_until
-            held = self._take(tenancy, until)
-        began = time.time()
-        slice_at = self._outbox.latest.slice_at or began
-        self._outbox.tell(phase="setting up", slice_at=slice_at, message=f"on {', '.join(held.names)}")
-        try:
-            value = self._everywhere(held) if self._arguments["per_host"] else self._on_driver(held)
-        finally:
-            self._tally.hold(time.time() - began)
-        return self._result(held, value)
-
-    def _take(self, tenancy: Tenancy, until: float) -> ReservedSlice:
-        if self._arguments["reserve"]:
-            return tenancy.take(until)
-        # There is a whole slice, which is all that was wanted: the program takes it in its own way.
-        with slices.reserve(self._plan, until, self._seen) as shown:
-            return shown
+    def _vigil(self, held: ReservedSlice) -> _Vigil:
+        return _Vigil(self._request, self._outbox, held, self._tries.got_on)
 
     def _everywhere(self, held: ReservedSlice) -> list[Any]:
-        vigil = _Vigil(self._request, self._outbox, held)
+        vigil = self._vigil(held)
         with Hosts(self._request.name, held) as hosts:
             hosts.start(self._task(held), self._arguments["env"], self._request.limits.start_s)
             vigil.begin()
@@ -106,7 +88,7 @@ class _Job:
             return hosts.values
 
     def _on_driver(self, held: ReservedSlice) -> Any:
-        reserved, vigil = self._arguments["reserve"], _Vigil(self._request, self._outbox, held)
+        reserved, vigil = self._arguments["reserve"], self._vigil(held)
         task = {**self._task(held), "connect": True, "group": held.group.id.hex() if reserved else None}
         with Launch(task, self._arguments["env"], session_folder()) as process:
             vigil.begin()
@@ -134,22 +116,15 @@ class _Job:
             "where": "",
         }
 
-    def _result(self, held: ReservedSlice, value: Any) -> dict[str, Any]:
-        return {
-            "value": value,
-            "hosts": self._plan.workers,
-            "chips": self._plan.devices,
-            "slices": list(held.names),
-            "chip_hours": round(self._plan.devices * self._tally.spent.held_s / 3600, 4),
-            **self._tally.costs(),
-        }
-
 
 class _Vigil:
     """Watches one try: tells Airflow of it, and sees whether its slices stay whole.
 
     A program that never says how far it is counts as alive while its processes are; one that has said so once is held
     to ``stall``.
+
+    :param got_on: called once it has said that it is further than before. Its first word does not count: a program
+        that goes on from marks of its own begins with what an earlier try did.
     """
 
     def __init__(
@@ -157,11 +132,13 @@ class _Vigil:
         request: RayRequest,
         outbox: Outbox,
         held: ReservedSlice,
+        got_on: Callable[[], None],
         nodes: Callable[[], list[dict[str, Any]]] = ray.nodes,
     ) -> None:
-        self._request, self._outbox, self._held, self._nodes = request, outbox, held, nodes
+        self._request, self._outbox, self._held, self._got_on, self._nodes = request, outbox, held, got_on, nodes
         self._beat_at = self._looked_at = self._moved_at = self._answered_at = 0.0
         self._done: int | None = None
+        self._least = math.inf
 
     def begin(self) -> None:
         """The program runs."""
@@ -191,6 +168,10 @@ class _Vigil:
         if "done" in news:
             if news["done"] != self._done:
                 self._done, self._moved_at = news["done"], now
+                # Of several hosts, one that is behind may say its first word last.
+                self._least = min(self._least, news["done"])
+                if news["done"] > self._least:
+                    self._got_on()
             told = {name: news[name] for name in ("done", "total", "unit", "metrics")}
             self._outbox.tell(**told, at=self._moved_at)
             stall = self._request.limits.stall_s

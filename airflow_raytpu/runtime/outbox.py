@@ -68,6 +68,13 @@ class Outbox:
             else:
                 self._put_if_due()
 
+    def wait(self, seen: str) -> None:
+        """What is seen while a slice is waited for. A second wait has a time of its own: no stall, no late start."""
+        again = {}
+        if self.latest.slice_at:
+            again["at" if self.latest.first_at else "slice_at"] = self._clock()
+        self.tell(message=seen, **again)
+
     def flush(self) -> None:
         """Write what was held back, if its time has come."""
         with self._lock:

@@ -10,13 +10,14 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import ray
 
 from airflow_raytpu.model.errors import LostError
 from airflow_raytpu.runtime import relay
-from airflow_raytpu.runtime.slices import ReservedSlice, Tenancy
+from airflow_raytpu.runtime.slices import ReservedSlice
+from airflow_raytpu.runtime.tally import StepTally
+from airflow_raytpu.runtime.tenancy import Tenancy
 
 STEADY_S = 600.0
 """How long more slices must have stayed for the growth to count as a good one."""
@@ -44,79 +45,71 @@ class Sizes:
     """How many slices the tries of a run have, and the search for more beside a try that has fewer than it may.
 
     :param most: slices that it may have.
+    :param tally: is told of them. It knows those of the last try, also where that was another attempt's.
     :param ticks: a clock in seconds that never goes back.
-    :ivar resizes: for the task's result: where it went on with another number of slices.
-    :ivar missing_s: seconds of slices that were not held of those it may have, all together.
     """
 
-    def __init__(self, request: str, most: int, ticks: Callable[[], float] = time.monotonic) -> None:
-        self._request, self._most, self._ticks = request, most, ticks
-        self._names: tuple[str, ...] = ()
+    def __init__(self, request: str, most: int, tally: StepTally, ticks: Callable[[], float] = time.monotonic) -> None:
+        self._request, self._most, self._tally, self._ticks = request, most, tally, ticks
         self._grown_at: float | None = None
-        self._held_at: float | None = None
         self._wished, self._growing = False, False
         self._pause_s, self._not_before = 0.0, 0.0
         self._spare: tuple[str, ...] = ()
-        self._spare_s, self._looked_at = 0.0, 0.0
-        self.resizes: list[dict[str, Any]] = []
-        self.missing_s = 0.0
+        self._counted_at = 0.0
 
     def begin(self, held: ReservedSlice, step: int) -> None:
         """The next try goes on from *step* with *held*."""
-        before, self._names, self._held_at = self._names, held.names, self._ticks()
-        gone, came = set(before) - set(self._names), set(self._names) - set(before)
-        if before and len(self._names) != len(before):
+        before, names = self._tally.spent.slices, held.names
+        gone, came = set(before) - set(names), set(names) - set(before)
+        if before and len(names) != len(before):
             why = "; ".join(filter(None, (_words(gone, "lost"), _words(came, "free"))))
-            self.resizes.append({"at_step": step, "slices": len(self._names), "why": why})
-            log.info("going on with %d of %d slices: %s", len(self._names), self._most, why)
+            self._tally.resize(step, len(names), why)
+            log.info("going on with %d of %d slices: %s", len(names), self._most, why)
         if before:
-            self._judge(len(self._names) - len(before), bool(came))
+            self._judge(len(names) - len(before), bool(came))
+        self._tally.take(names, self._most)
         self._wished, self._spare = False, ()
-
-    def end(self) -> None:
-        """The try has ended, where one had begun."""
-        if self._held_at is not None:
-            lacking = self._most - len(self._names)
-            self.missing_s += lacking * (self._ticks() - self._held_at) - self._spare_s
-        self._held_at, self._spare_s = None, 0.0
 
     @contextmanager
     def growing(self, tenancy: Tenancy) -> Iterator[None]:
         """Look for more slices meanwhile, where there may be more."""
-        if len(self._names) >= self._most:
+        if self._held >= self._most:
             yield
             return
-        self._looked_at, self._growing = self._ticks(), True
-        with relay.Pump(lambda: self.turn(tenancy)):
-            try:
-                yield
-            finally:
-                self._growing = False
-                self._count()
+        self._counted_at, self._growing = self._ticks(), True
+        try:
+            with relay.Pump(lambda: self.turn(tenancy)):
+                try:
+                    yield
+                finally:
+                    self._growing = False
+        finally:
+            self._count()
 
     def turn(self, tenancy: Tenancy) -> None:
         """Look, where it is time, and tell the gang."""
-        now = self._ticks()
+        now = self._count()
         # Only who calls our checkpoint helper can save and end; others would keep a slice from being used at all.
         if not self._growing or now < self._not_before or not relay.collect(self._request, "loop"):
             return
         self._not_before = now + _LOOK_S
-        self._count()
         before = self._spare
         try:
-            self._spare = tenancy.more()
+            found = tenancy.more()
         except (ray.exceptions.RayError, RuntimeError, OSError) as error:
             # A look that failed is no harm to the gang that works.
             log.warning("No further slice could be looked for: %s", error)
             self._not_before = now + _FIRST_PAUSE_S
             return
-        if self._spare == before or not self._growing:
+        self._count()
+        self._spare = found
+        if found == before or not self._growing:
             return  # what was found for a gang that has ended meanwhile, the next try has at once
-        if self._spare:
+        if found:
             self._wished = True
-            why = _words(self._spare, "free")
+            why = _words(found, "free")
             relay.publish(self._request, _WISH, {"why": why})
-            log.info("%s: ending at the next save, for %d slices", why, len(self._names) + len(self._spare))
+            log.info("%s: ending at the next save, for %d slices", why, self._held + len(found))
         else:
             relay.drop(self._request, _WISH)
             log.info("%s again before the next save", _words(before, "lost"))
@@ -143,10 +136,16 @@ class Sizes:
         self._not_before = self._ticks() + self._pause_s
         log.info("no further slice is looked for within %.0f s", self._pause_s)
 
-    def _count(self) -> None:
+    def _count(self) -> float:
+        """Tell the tally for how long spare slices were held up to now, which is returned."""
         now = self._ticks()
-        self._spare_s += len(self._spare) * (now - self._looked_at)
-        self._looked_at = now
+        self._tally.spare_s += len(self._spare) / self._most * (now - self._counted_at)
+        self._counted_at = now
+        return now
+
+    @property
+    def _held(self) -> int:
+        return len(self._tally.spent.slices)
 
 
 def _words(names: Collection[str], what: str) -> str:

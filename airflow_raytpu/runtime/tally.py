@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -61,10 +61,14 @@ class StepTally(Tally):
 
     :param at: up to when all is counted, in seconds since the epoch.
     :ivar began_from: the step that each try went on from.
+    :ivar weight: the slices of the last try, as a share of the most that the run may have.
+    :ivar spare_s: seconds that others were held beside it, each at its share.
     """
 
     at: float = 0.0
     began_from: list[int] = field(default_factory=list)
+    weight: float = 1.0
+    spare_s: float = 0.0
 
     @property
     def goodput(self) -> Goodput:
@@ -80,6 +84,15 @@ class StepTally(Tally):
         self.began_from.append(step)
         self._count(self.goodput.going_on(step))
 
+    def take(self, slices: Sequence[str], most: int) -> None:
+        """The next try has these *slices*, of the *most* that the run may have."""
+        self.spent = replace(self.spent, slices=tuple(slices))
+        self.weight, self.spare_s = len(slices) / most, 0.0
+
+    def resize(self, step: int, slices: int, why: str) -> None:
+        """It goes on from *step* with another number of slices."""
+        self.spent = self.spent.with_resize(step, slices, why)
+
     def wait(self, now: float) -> None:
         """No slice was held until *now*."""
         self._count(self.goodput.waited(now - self.at))
@@ -91,12 +104,15 @@ class StepTally(Tally):
 
     def so_far(self, pace: Pace, now: float) -> Spent:
         """What is spent while a try is under way."""
-        account = self.goodput.held(pace, self.at, now)
-        return replace(self.spent, goodput=account.to_dict(), held_s=self.spent.held_s + max(0.0, now - self.at))
+        before = self.goodput
+        account = before.held(pace, self.at, now, self.weight).idled(self.spare_s)
+        held_s = self.spent.held_s + account.held_s - before.held_s
+        return replace(self.spent, goodput=account.to_dict(), held_s=held_s)
 
     def costs(self) -> dict[str, Any]:
         account = self.goodput
         return {
+            "resizes": list(self.spent.resizes),
             **super().costs(),
             "held_s": round(self.spent.held_s, 1),
             "lost_s": round(account.redone_s, 1),

@@ -38,9 +38,10 @@ from airflow_raytpu.runtime.outbox import Outbox
 from airflow_raytpu.runtime.resizing import ResizeError, Sizes
 from airflow_raytpu.runtime.rollback import RollBack, pass_over
 from airflow_raytpu.runtime.series import Series
-from airflow_raytpu.runtime.slices import ReservedSlice, Tenancy
+from airflow_raytpu.runtime.slices import ReservedSlice
 from airflow_raytpu.runtime.survey import own_slice
 from airflow_raytpu.runtime.tally import StepTally
+from airflow_raytpu.runtime.tenancy import Tenancy
 from airflow_raytpu.runtime.watch import Watch
 
 if TYPE_CHECKING:
@@ -94,33 +95,25 @@ class _Job:
         self._roll_back = RollBack()
         self._until = request.limits.slice_until
         self._elastic = Elastic.of(self._arguments)
-        self._sizes = Sizes(request.name, slice_plan.slice.num_slices)
+        self._sizes = Sizes(request.name, slice_plan.slice.num_slices, self._tally)
 
     def run(self) -> Mapping[str, Any]:
         os.environ.update({name: os.environ.get(name, value) for name, value in _TUNING.items()})
         files.make_folder(self._root)
         sweep(self._root)
-        with Tenancy(self._plan, self._tell_wait, self._elastic.least if self._elastic else None) as tenancy:
+        with Tenancy(self._plan, self._outbox.wait, self._elastic.least if self._elastic else None) as tenancy:
             while True:
                 restore = self._choose()
                 try:
                     value = self._started(tenancy, restore)
                 except ResizeError as error:
                     self._resize(error)
-                except BrokenSliceError as error:
-                    if not tenancy.doubt():
-                        raise
-                    self._spend(LostError(error.cause, error.lever))
-                except (AuthorError, DivergedError, LostError) as error:
-                    if isinstance(error, LostError) and self._tally.fruitless:
-                        tenancy.doubt()
+                except (BrokenSliceError, LostError) as error:
+                    self._spend(tenancy.as_loss(error, fruitless=self._tally.fruitless))
+                except (AuthorError, DivergedError) as error:
                     self._spend(error)
                 else:
                     return self._result(value)
-
-    def _tell_wait(self, seen: str) -> None:
-        # To wait for another slice in the middle of a run is no stall: it has a limit of its own.
-        self._outbox.tell(message=seen, at=time.time())
 
     def _started(self, tenancy: Tenancy, restore: Commit | None) -> dict[str, Any]:
         """A try on a slice that is held, and another where its workers did not get there."""
@@ -186,7 +179,6 @@ class _Job:
             raise LostError(f"The slice was taken away: {error}", EVICTED) from error
         finally:
             watch.end()
-            self._sizes.end()
         ended = {**watch.reported, **(result.return_value or {})}
         if "checkpoint" not in ended and result.checkpoint is not None:
             ended["checkpoint"] = f"{self._root}/{quote(result.checkpoint.path.rpartition('/')[2])}"
@@ -289,10 +281,6 @@ class _Job:
             datasets=self._inputs,
         )
 
-    def _chip_s(self) -> float:
-        shape = self._plan.slice
-        return shape.chips * max(0.0, shape.num_slices * self._tally.spent.held_s - self._sizes.missing_s)
-
     def _profile(self) -> Profile | None:
         """What is still to be traced in this run."""
         asked = self._arguments.get("profiler")
@@ -310,8 +298,7 @@ class _Job:
             "best_checkpoint": value.get("best_checkpoint"),
             "resumed_from": tally.began_from[0],
             "warm_start": self._warm_start or None,
-            "chip_hours": round(self._chip_s() / 3600, 4),
-            "resizes": self._sizes.resizes,
+            "chip_hours": round(self._plan.slice.total_chips * tally.spent.held_s / 3600, 4),
             **tally.costs(),
             "series": self._series.uri,
             "profile": profiling.found(self._request, self._lineage) or None,

@@ -15,7 +15,7 @@ from airflow_raytpu.model.errors import RayTpuError
 from airflow_raytpu.placement.plan import plan
 from airflow_raytpu.placement.topology import TpuSlice
 from airflow_raytpu.runtime import slices, survey
-from airflow_raytpu.runtime.slices import reserve
+from airflow_raytpu.runtime.tenancy import reserve
 
 held = ExitStack()
 

@@ -1,6 +1,7 @@
 """Batch inference on a real slice: rows out are rows in, a restart does only what is left, errors are the author's."""
 
 import json
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -8,11 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_raytpu.backends.simulated.state import Arrivals
 from airflow_raytpu.model.observation import JobState
 from airflow_raytpu.model.request import Kind
 from airflow_raytpu.storage import staging
 from airflow_raytpu.storage.code import find_code
-from tests.simulated_cluster import job_request
+from tests.simulated_cluster import job_request, running_cluster, wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -163,3 +165,55 @@ def test_a_prediction_that_fails_is_the_authors(infer, folder):
     line = next(number for number, text in enumerate(SOURCE.splitlines(), 1) if "@" in text)
     assert seen.outcome.traceback.splitlines()[-1].startswith(f"scoring_wares.py:{line}: TypeError: ")
     assert not (folder / "raises-out").exists()
+
+
+@pytest.mark.timeout(300)
+def test_a_lost_host_costs_an_eviction_and_only_what_was_not_written(code, tmp_path):
+    (tmp_path / "input").mkdir()
+    for number in range(4):
+        values = np.arange(number * 8000, (number + 1) * 8000).astype(np.float32)
+        pairs = pa.array([[value, -value] for value in values.tolist()], pa.list_(pa.float32()))
+        pq.write_table(pa.table({"value": values, "pair": pairs}), tmp_path / "input" / f"f{number}.parquet")
+    out = tmp_path / "out"
+    with running_cluster("v6e:2x2", arrivals=Arrivals(heal_s=1.0)) as cluster:
+        request = job_request(
+            "infer-loses",
+            tmp_path / "storage",
+            code,
+            on=cluster.request,
+            slice="v6e:2x2",
+            kind=Kind.INFERENCE,
+            arguments={
+                "predict": "scoring_wares:predict",
+                "load": "scoring_wares:load",
+                "model": None,
+                "input": (tmp_path / "input").as_uri(),
+                "output": out.as_uri(),
+                "batch_size": 4,
+                "ragged": "pad",
+                "columns": None,
+            },
+        )
+        first = []
+
+        def kill_the_host_after_two_parts():
+            # Of the second, the driver may not have heard yet: then it is written again.
+            found = wait_for(lambda: len(found := list(out.glob("*.parquet"))) >= 2 and found, within_s=90)
+            first.append(min(found, key=lambda path: path.stat().st_mtime_ns))
+            first.append(first[0].stat().st_mtime_ns)
+            cluster.kill_host(0, 0)
+
+        killer = threading.Thread(target=kill_the_host_after_two_parts)
+        killer.start()
+        seen = cluster.run(request, 200)
+        killer.join()
+
+        assert seen.outcome is not None, cluster.log(request)
+        assert seen.outcome.succeeded, seen.outcome
+        value = seen.outcome.value
+        assert (value["rows_out"], value["parts"], value["parts_skipped"], value["evictions"]) == (32_000, 4, 0, 1)
+        assert [part.name for part in cluster.slices()] == ["tests-shared-1"]
+    path, written_at = first
+    assert path.stat().st_mtime_ns == written_at
+    table = pa.concat_tables([pq.read_table(path).replace_schema_metadata() for path in out.iterdir()])
+    assert sorted(table["double"].to_pylist()) == [2.0 * row for row in range(32_000)]

@@ -1,5 +1,6 @@
 """Training on a real slice: the author's error in their own words, and work that survives a killed driver."""
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -57,6 +58,24 @@ def plain(config):
     for step, batch in enumerate(ray.train.get_dataset_shard("train").iter_jax_batches(batch_size=8), 1):
         seen += int(total(batch))
         ray.train.report({"step": step, "loss": 1 / step, "seen": seen})
+
+
+def both(config):
+    import jax
+    import jax.numpy as jnp
+    import ray.train
+    from jax.sharding import NamedSharding, PartitionSpec
+    from airflow_raytpu.runtime import checkpoints
+
+    whole = NamedSharding(jax.make_mesh((jax.device_count(),), ("data",)), PartitionSpec())
+    state, step = checkpoints.restore_or_init(jax.jit(lambda: {"steps": jnp.int32(0)}, out_shardings=whole))
+    advance = jax.jit(lambda state: {"steps": state["steps"] + 1}, out_shardings=whole)
+    while step < 12:
+        state, step = advance(state), step + 1
+        checkpoints.step(step, state)
+        ray.train.report({"own": step})
+    newest = ray.train.get_checkpoint().path
+    assert newest.endswith("/checkpoints/5"), newest
 """
 
 
@@ -181,3 +200,14 @@ def test_a_loop_that_only_reports_has_a_result(trainer):
     assert value["checkpoint"] is None
     assert (seen.progress.phase, seen.progress.done) == ("training", 3)
     assert 0 < seen.progress.slice_at <= seen.progress.first_at
+
+
+def test_ray_train_knows_the_checkpoints_among_a_loops_own_reports(trainer):
+    request = trainer.request("both", loop="both")
+
+    seen = trainer.run(request)
+
+    assert seen.outcome.succeeded, seen.outcome
+    known = json.loads((trainer.folder / "both" / "checkpoints" / "checkpoint_manager_snapshot.json").read_text())
+    results = [(each["checkpoint_dir_name"], each["metrics"]["step"]) for each in known["checkpoint_results"]]
+    assert sorted(results) == [("10", 10), ("12", 12), ("5", 5)]

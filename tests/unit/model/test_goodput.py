@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -17,8 +18,8 @@ PARTS = ("useful_s", "init_s", "compile_s", "saving_s", "redone_s", "idle_s")
 
 
 @st.composite
-def tries(draw: st.DrawFn) -> tuple[Pace, float, int]:
-    """What a try told, how long its slices were held, and the step that the next one goes on from."""
+def tries(draw: st.DrawFn) -> tuple[Pace, float, float, float, int]:
+    """What a try told, how long its slices were held, their share, what lay spare, and where the next one begins."""
     began = draw(STEPS)
     pace = Pace(
         began=began,
@@ -29,7 +30,7 @@ def tries(draw: st.DrawFn) -> tuple[Pace, float, int]:
         since_s=draw(SECONDS),
         blocked_s=draw(SECONDS),
     )
-    return pace, draw(st.floats(0, 1000)), draw(STEPS)
+    return pace, draw(st.floats(0, 1000)), draw(st.integers(1, 4)) / 4, draw(st.floats(0, 100)), draw(STEPS)
 
 
 @given(st.lists(tries(), max_size=5), st.lists(st.floats(0, 100), max_size=3))
@@ -37,9 +38,9 @@ def test_the_parts_add_up_to_what_was_held_and_none_is_negative(runs, waits) -> 
     account, held = Goodput(), 0.0
     for seconds in waits:
         account = account.waited(seconds)
-    for pace, seconds, goes_on in runs:
-        account = account.held(pace, 1000.0, 1000.0 + seconds).going_on(goes_on)
-        held += seconds
+    for pace, seconds, weight, spare, goes_on in runs:
+        account = account.held(pace, 1000.0, 1000.0 + seconds, weight).idled(spare).going_on(goes_on)
+        held += weight * seconds + spare
     parts = [getattr(account, name) for name in PARTS]
     assert sum(parts) == pytest.approx(held, abs=1e-6)
     assert account.held_s == pytest.approx(held, abs=1e-6)
@@ -62,6 +63,17 @@ def test_a_try_is_divided_by_what_its_loop_told() -> None:
     assert account.share == pytest.approx(51 / 80)
     assert account.ceiling == pytest.approx(51 / 67)
     assert account.describe() == "64 % useful (init 12 %, compile 8 %, saving 6 %, idle 10 %)"
+
+
+def test_a_second_on_fewer_slices_is_that_share_of_a_second() -> None:
+    whole, third = Goodput().held(PACE, 1000.0, 1080.0), Goodput().held(PACE, 1000.0, 1080.0, 1 / 3)
+    for name in (*PARTS, "held_s", "open_s"):
+        assert getattr(third, name) == pytest.approx(getattr(whole, name) / 3)
+    assert (third.reached, third.describe()) == (151, whole.describe())
+    both = third.going_on(151).held(replace(PACE, began=151, first=152, reached=202), 2000.0, 2080.0)
+    assert both.held_s == pytest.approx(80 * 4 / 3)
+    lost = both.going_on(151)
+    assert (lost.useful_s, lost.redone_s) == (pytest.approx(51 / 3), pytest.approx(51.0)), "at the share of its own try"
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from airflow_raytpu.model.errors import BackendUnreachable, UserCodeError
 from airflow_raytpu.model.goodput import Goodput
 from airflow_raytpu.model.observation import Progress
 from airflow_raytpu.model.request import RayRequest
+from airflow_raytpu.model.spent import Spent
 from airflow_raytpu.model.verdict import judge
 from airflow_raytpu.operators import JaxTrainerOperator, RayTpuClusterOperator
 from airflow_raytpu.storage import attempts, objects
@@ -64,7 +65,9 @@ def told() -> Iterator[Told]:
     stats.initialize(factory=NoStatsLogger, export_legacy_names=True)
 
 
-async def ended(operator, place_with, seen, *, progress: dict[str, float] | None = None) -> RayRequest:
+async def ended(
+    operator, place_with, seen, *, progress: dict[str, float] | None = None, spent: dict[str, Any] | None = None
+) -> RayRequest:
     """One attempt: deferred, and concluded on *seen* with what is in its outbox by then."""
     backend, ti = ScriptedBackend([running(at=time.time())]), TaskInstance(task_id=operator.task_id)
     place_with(backend)
@@ -74,7 +77,7 @@ async def ended(operator, place_with, seen, *, progress: dict[str, float] | None
     if progress is not None:
         asked = request.limits.asked_at
         times = {name: asked + after for name, after in progress.items()}
-        word = Progress(request=request.name, phase="training", done=3, unit="step", **times)
+        word = Progress(request=request.name, phase="training", done=3, unit="step", spent=spent or {}, **times)
         objects.write_json(request.outbox("progress"), word.to_dict())
     finish(operator, ti, request, seen)
     return request
@@ -142,6 +145,14 @@ async def test_a_failure_tells_its_code_and_the_chips_it_took(place_with, told: 
     )
     assert told.values()["raytpu.chip_seconds"] == 16 * 60
     assert "raytpu.useful" not in told.values()
+
+
+async def test_a_failed_elastic_run_tells_the_chips_of_the_slices_that_it_held(place_with, told: Told) -> None:
+    # Two minutes on two of three slices, by what the loop told of it.
+    spent = Spent(held_s=80, goodput=Goodput(useful_s=80).to_dict()).to_dict()
+    progress = {"slice_at": 10, "first_at": 20, "at": 130}
+    await ended(train(elastic=(1, 3)), place_with, failed(), progress=progress, spent=spent)
+    assert told.values()["raytpu.chip_seconds"] == 3 * 16 * 80
 
 
 @pytest.mark.parametrize("progress", [None, {"slice_at": -1e9, "at": 0.0}])

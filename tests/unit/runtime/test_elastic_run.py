@@ -1,10 +1,12 @@
 """A whole elastic run of the driver, on slices that are lost and come: all but the gang itself, which is told here."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 
 from airflow_raytpu.model.errors import LostError
+from airflow_raytpu.model.spent import after_loss
 from airflow_raytpu.placement.plan import plan
 from airflow_raytpu.placement.topology import TpuSlice
 from airflow_raytpu.runtime import relay, resizing
@@ -13,6 +15,7 @@ from airflow_raytpu.runtime.commits import Commit, record
 from airflow_raytpu.runtime.outbox import Outbox
 from airflow_raytpu.runtime.resizing import ResizeError
 from airflow_raytpu.runtime.train import _Job
+from airflow_raytpu.runtime.watch import Watch
 from tests.unit.runtime.test_tenancy import BROKEN, WHOLE, Cluster
 
 
@@ -32,8 +35,9 @@ class Pump:
 class Driver:
     """A driver on slices ``a`` and ``b``, whose gangs do as :attr:`gangs` say, one after the other."""
 
-    def __init__(self, make_request, monkeypatch, **arguments):
+    def __init__(self, make_request, monkeypatch, began=0.0, **arguments):
         self.cluster, self.news, self.pumps, self.tries = Cluster(monkeypatch), {}, [], []
+        self.cluster.now = began
         self.cluster.views = {"a": WHOLE, "b": WHOLE}
         for name, fake in {
             "publish": lambda _, topic, word: self.news.update({topic: word}),
@@ -55,7 +59,9 @@ class Driver:
         }
         request = make_request(slice="v6e:4x4*2", arguments={**stated, **arguments})
         self.job = _Job(request, Outbox(request, write=lambda *_: None), plan(TpuSlice.parse(request.slice)))
-        self.job._sizes = resizing.Sizes(request.name, 2, lambda: self.cluster.now)
+        monkeypatch.setattr(train_module, "Watch", partial(Watch, clock=lambda: self.cluster.now))
+        self.job._tally.at = began
+        self.job._sizes = resizing.Sizes(request.name, 2, self.job._tally, lambda: self.cluster.now)
         monkeypatch.setattr(self.job, "_trainer", self.trainer)
 
     def pump(self, turn):
@@ -68,7 +74,13 @@ class Driver:
 
     def saves(self, step):
         record(Commit(step, f"{self.job._root}/{step}", self.job._request.name))
-        self.news["loop"] = {"done": step}
+        self.news["loop"] = {"done": step, "at": self.cluster.now, "metrics": {}}
+
+    def killed(self):
+        """The driver dies after another ten seconds, just when it has told what is spent."""
+        self.cluster.now += 10.0
+        self.pumps[-2].turn()
+        raise KeyboardInterrupt
 
     def looks(self):
         self.cluster.now += 5.0
@@ -110,6 +122,7 @@ def test_one_of_two_slices_is_lost_and_another_comes(driver):
         assert one.cluster.demand() == 1
         one.cluster.views["c"] = WHOLE
         assert one.looks() == "slice c free"
+        one.cluster.now += 4.0
         one.leaves(30)
 
     def again():
@@ -122,8 +135,38 @@ def test_one_of_two_slices_is_lost_and_another_comes(driver):
     assert one.tries == [(0, ("a", "b"), 32), (10, ("a",), 16), (30, ("a", "c"), 32)]
     assert (value["evictions"], value["failures"], value["devices"]) == (1, 0, 32)
     assert [(each["at_step"], each["slices"]) for each in value["resizes"]] == [(10, 1), (30, 2)]
-    assert one.job._sizes.missing_s == 10.0
+    # One of two slices for 14 s, and the other as a spare one for the last 4 s.
+    assert (value["held_s"], value["goodput"]["idle_s"], value["chip_hours"]) == (9.0, 2.0, round(32 * 9 / 3600, 4))
     assert one.cluster.groups == []
+
+
+def test_what_an_attempt_that_was_lost_had_goes_on_in_the_next(driver):
+    first = driver(began=1000.0)
+
+    def alone():
+        first.saves(20)
+        first.killed()
+
+    first.gangs = [lambda: first.loses("b"), alone]
+    with pytest.raises(KeyboardInterrupt):
+        first.job.run()
+    spent = after_loss(first.job._arguments, first.job._outbox.latest, "the job is gone")
+    second = driver(began=2000.0, spent=spent.to_dict())
+
+    def pair():
+        second.cluster.now += 20.0
+        return second.ends(32)
+
+    second.gangs = [pair]
+    value = second.job.run()
+
+    assert second.tries == [(20, ("a", "b"), 32)]
+    assert value["resizes"] == [
+        {"at_step": 0, "slices": 1, "why": "slice b lost"},
+        {"at_step": 20, "slices": 2, "why": "slice b free"},
+    ]
+    assert (value["evictions"], value["held_s"]) == (2, 25.0)
+    assert value["chip_hours"] == round((16 * 10 + 32 * 20) / 3600, 4)
 
 
 def test_a_loop_without_our_helper_gets_no_further_slice_and_none_is_held_for_it(driver):

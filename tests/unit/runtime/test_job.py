@@ -1,12 +1,10 @@
-"""How a job's tries are counted and watched, on a clock of the test's own; no Ray here."""
+"""How a job's try is watched, on a clock of the test's own; no Ray here. Its tries: ``test_tries.py``."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
-from airflow_raytpu.model.errors import LostError, NoSliceError, StallTimeout
+from airflow_raytpu.model.errors import LostError, StallTimeout
 from airflow_raytpu.model.observation import ClusterState, JobState, Observation
 from airflow_raytpu.model.request import Kind
 from airflow_raytpu.model.verdict import Phase, judge
@@ -14,7 +12,6 @@ from airflow_raytpu.placement.plan import plan
 from airflow_raytpu.placement.topology import TpuSlice
 from airflow_raytpu.runtime import hosts, job, slices
 from airflow_raytpu.runtime.author import AuthorError
-from airflow_raytpu.runtime.faults import first_line
 from airflow_raytpu.runtime.outbox import Outbox
 from airflow_raytpu.runtime.slices import ReservedSlice
 from airflow_raytpu.runtime.survey import Host
@@ -60,10 +57,10 @@ def nodes(*dead):
     return [{"NodeID": f"n{n}", "Alive": n not in dead} for n in range(4)]
 
 
-def vigil_of(request, clock, seen=nodes):
+def vigil_of(request, clock, seen=nodes, got_on=lambda: None):
     outbox = outbox_of(request, clock)
     outbox.tell(phase="setting up", slice_at=clock.now)
-    vigil = job._Vigil(request, outbox, HELD, seen)
+    vigil = job._Vigil(request, outbox, HELD, got_on, seen)
     vigil.begin()
     return vigil, outbox
 
@@ -136,6 +133,27 @@ def test_a_program_that_has_returned_and_does_not_end_is_ended(asked, clock):
     assert vigil.turn({}, answered=True)
 
 
+@pytest.mark.parametrize(
+    ("words", "further"),
+    [
+        ([], False),
+        ([0], False),
+        ([500], False),
+        ([500, 500], False),
+        ([500, 499], False),
+        ([500, 499, 500], True),
+        ([0, 1], True),
+    ],
+)
+def test_a_program_has_got_on_once_it_is_further_than_its_first_word(asked, clock, words, further):
+    heard = []
+    vigil, _ = vigil_of(asked(), clock, got_on=lambda: heard.append(1))
+    vigil.turn({}, answered=False)
+    for done in words:
+        vigil.turn(news(done), answered=False)
+    assert bool(heard) is further
+
+
 # --- whose fault it is -------------------------------------------------------------------------------------------
 
 OWN = AuthorError("own", "", 5.0)
@@ -158,77 +176,22 @@ def test_the_first_cause_is_blamed_and_an_echo_only_for_want_of_another(errors, 
     assert hosts.blame(errors) is to_blame
 
 
-# --- several tries -----------------------------------------------------------------------------------------------
+# --- what it returns ---------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def run(asked, clock, monkeypatch):
-    """A job whose tries end as told; its result, and until when each try waited for its slice."""
-
-    def run(*ends, **arguments):
-        left, waits = list(ends), []
-
-        class Tenancy:
-            def __init__(self, plan, tell): ...
-            def __enter__(self):
-                return self
-
-            def __exit__(self, *_): ...
-            def take(self, until):
-                waits.append(until - clock.now)
-                clock.sleep(60)
-                return HELD
-
-        def one(self, held):
-            clock.sleep(900)
-            end = left.pop(0)
-            if isinstance(end, Exception):
-                raise end
-            return end
-
-        monkeypatch.setattr(job, "Tenancy", Tenancy)
-        monkeypatch.setattr(job._Job, "_on_driver", one)
-        request = asked(**arguments)
-        value = job._Job(request, outbox_of(request, clock), HELD.plan).run()
-        return SimpleNamespace(value=value, waits=waits, left=left)
-
-    return run
-
-
-def test_faults_of_the_place_and_of_the_code_are_counted_apart(run):
-    done = run(OWN, LOST, LOST, {"x": 1}, failures=1, evictions=2)
-    assert done.value == {
+def test_the_result_says_what_it_ran_on_and_what_that_cost(asked, clock, monkeypatch):
+    request = asked()
+    made = job._Job(request, outbox_of(request, clock), HELD.plan)
+    made._tries.tally.hold(3600)
+    monkeypatch.setattr(made._tries, "run", lambda once: once(HELD))
+    monkeypatch.setattr(made, "_on_driver", lambda held: {"x": 1})
+    assert made.run() == {
         "value": {"x": 1},
         "hosts": 4,
         "chips": 16,
         "slices": ["s"],
         "chip_hours": 16.0,
-        "evictions": 2,
-        "failures": 1,
-        "causes": [
-            f"failures 1: {first_line(OWN)}",
-            f"evictions 1: {first_line(LOST)}",
-            f"evictions 2: {first_line(LOST)}",
-        ],
+        "evictions": 0,
+        "failures": 0,
+        "causes": [],
     }
-
-
-def test_a_second_wait_for_a_slice_has_a_time_of_its_own(run):
-    done = run(LOST, LOST, LOST, LOST, LOST, 1, evictions=5)
-    # The first counts from the request; those behind it from their own begin, an hour each.
-    assert done.waits == [3600.0] * 6
-
-
-@pytest.mark.parametrize(
-    ("ends", "budget", "error"),
-    [
-        ([OWN], {"evictions": 9}, OWN),
-        ([LOST, LOST], {"failures": 9, "evictions": 1}, LOST),
-        ([OWN, LOST], {"failures": 1, "evictions": 0}, LOST),
-        ([NoSliceError("none")], {"failures": 9, "evictions": 9}, None),
-    ],
-)
-def test_a_budget_that_is_used_up_ends_it(ends, budget, error, run):
-    with pytest.raises((AuthorError, LostError, NoSliceError)) as caught:
-        run(*ends, **budget)
-    assert error is None or caught.value is error

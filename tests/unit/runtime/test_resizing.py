@@ -4,12 +4,15 @@ from types import SimpleNamespace
 
 import pytest
 
+from airflow_raytpu.model.goodput import Pace
+from airflow_raytpu.model.spent import Spent
 from airflow_raytpu.placement.plan import plan
 from airflow_raytpu.placement.topology import TpuSlice
 from airflow_raytpu.runtime import resizing
 from airflow_raytpu.runtime.resizing import STEADY_S, Sizes, wish
 from airflow_raytpu.runtime.slices import ReservedSlice
 from airflow_raytpu.runtime.survey import Host
+from airflow_raytpu.runtime.tally import StepTally
 
 ONE = plan(TpuSlice.parse("v6e:4x4"))
 
@@ -21,7 +24,7 @@ def held(*names):
 class Run:
     """A driver whose loop is under way, with slices that come and go, and a clock of its own."""
 
-    def __init__(self, monkeypatch, most=2):
+    def __init__(self, monkeypatch, most=2, spent=None):
         self.now, self.spare, self.looks, self.rested = 1000.0, (), [], 0
         self.news = {"loop": {"done": 1}}
         fake = SimpleNamespace(
@@ -31,7 +34,8 @@ class Run:
             Pump=lambda turn: self,
         )
         monkeypatch.setattr(resizing, "relay", fake)
-        self.sizes = Sizes("request", most, lambda: self.now)
+        self.tally = StepTally(spent or Spent(), at=self.now)
+        self.sizes = Sizes("request", most, self.tally, lambda: self.now)
         self.entered = 0
 
     def __enter__(self):
@@ -57,14 +61,22 @@ class Run:
             self.now += 0.5
             self.sizes.turn(self)
 
+    def sees(self, *names):
+        """These are spare now: when that is seen, and what is spent by then."""
+        self.spare = names
+        while bool(wish("request")) is not bool(names):
+            self.work(0.5)
+        return self.now, self.tally.so_far(Pace(), self.now)
+
     def a_try(self, *names, step=0, seconds=60.0, spare=()):
         """A try on these slices from its beginning to its end, beside which others come."""
         self.news.pop("resize", None)
         self.sizes.begin(held(*names), step)
+        self.tally.wait(self.now)
         self.spare = spare
         with self.sizes.growing(self):
             self.work(seconds)
-        self.sizes.end()
+        self.tally.end(Pace(), self.now)
 
 
 @pytest.fixture
@@ -105,29 +117,73 @@ def test_where_it_went_on_with_another_number_is_told_in_the_result(run, caplog)
     run.a_try("a", step=15)
     run.a_try("a", "c", step=30)
     run.a_try("c", "d", step=35)
-    assert run.sizes.resizes == [
+    assert list(run.tally.spent.resizes) == [
         {"at_step": 10, "slices": 1, "why": "slice b lost"},
         {"at_step": 30, "slices": 2, "why": "slice c free"},
     ]
     assert "going on with 1 of 2 slices: slice b lost" in caplog.text
 
 
-def test_slice_seconds_that_were_not_held_are_counted_and_spare_ones_were_held(run):
+@pytest.mark.parametrize(
+    ("before", "names", "why"),
+    [
+        (("a", "b"), ("a",), "slice b lost"),
+        (("a", "b"), ("c",), "slice a and b lost; slice c free"),
+        (("a",), ("a", "b"), "slice b free"),
+        (("a", "b"), ("c", "d"), None),
+        ((), ("a",), None),
+    ],
+)
+def test_another_number_than_the_attempt_before_had_is_told_as_well(monkeypatch, before, names, why):
+    earlier = {"at_step": 10, "slices": 2, "why": "slice b free"}
+    run = Run(monkeypatch, spent=Spent(slices=before, resizes=(earlier,)))
+    run.a_try(*names, step=20)
+    found = [{"at_step": 20, "slices": len(names), "why": why}] if why else []
+    assert list(run.tally.spent.resizes) == [earlier, *found]
+
+
+def test_slices_that_are_not_held_do_not_count_and_spare_ones_lie_idle(run):
     run.a_try("a", "b", seconds=100.0)
-    assert run.sizes.missing_s == 0.0
+    assert run.tally.spent.held_s == 100.0
     run.a_try("a", seconds=100.0)
-    assert run.sizes.missing_s == 100.0
+    assert (run.tally.spent.held_s, run.tally.goodput.idle_s) == (150.0, 0.0)
+    began = run.now
     run.sizes.begin(held("a"), 0)
     with run.sizes.growing(run):
         run.work(40.0)
-        run.spare = ("b",)
-        run.work(60.0)
-    run.sizes.end()
-    # To the next look it takes up to 3 s.
-    assert 140.0 <= run.sizes.missing_s <= 143.5
-    before = run.sizes.missing_s
-    run.sizes.end()
-    assert run.sizes.missing_s == before, "a try that never held a slice lacks none"
+        found, told = run.sees("b")
+        run.work(20.0)
+        gone, _ = run.sees()
+        first_s = gone - found
+        run.work(30.0)
+        found, told = run.sees("b")
+        assert told.goodput["idle_s"] == first_s / 2
+        run.work(50.0)
+        told = run.tally.so_far(Pace(), run.now)
+        # A save, after which the gang ends, and the pump does not turn any more.
+        run.now += 2.0
+    run.tally.end(Pace(), run.now)
+    assert first_s >= 20.0
+    assert run.tally.goodput.idle_s == (first_s + run.now - found) / 2
+    assert run.tally.spent.held_s == 150.0 + (run.now - began + first_s + run.now - found) / 2
+    assert told.held_s == run.tally.spent.held_s - 2.0, "what a killed driver leaves has it, too"
+
+
+def test_a_spare_slice_does_not_count_for_the_try_that_takes_it_nor_while_it_is_being_taken(run):
+    def slow():
+        run.now += 4.0
+        return ("b",)
+
+    run.more = slow
+    run.sizes.begin(held("a"), 0)
+    with run.sizes.growing(run):
+        run.work(0.5)
+        assert (run.sizes._spare, run.tally.spare_s) == (("b",), 0.0)
+    run.tally.end(Pace(), run.now)
+    run.more = lambda: ()
+    before = run.tally.goodput.idle_s
+    run.a_try("a", "b")
+    assert run.tally.goodput.idle_s == before
 
 
 def test_a_spare_slice_that_goes_again_is_taken_back_and_the_next_look_put_off(run):

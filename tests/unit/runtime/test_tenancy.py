@@ -4,12 +4,13 @@ import itertools
 
 import pytest
 
-from airflow_raytpu.model.errors import NoSliceError
+from airflow_raytpu.model.errors import BrokenSliceError, LostError, NoSliceError
 from airflow_raytpu.placement.plan import plan
 from airflow_raytpu.placement.topology import TpuSlice
 from airflow_raytpu.runtime import demand, slices
-from airflow_raytpu.runtime.slices import Tenancy
+from airflow_raytpu.runtime.slices import ReservedSlice
 from airflow_raytpu.runtime.survey import Host, SliceView
+from airflow_raytpu.runtime.tenancy import GRACE_S, Tenancy
 
 NAME, WORKER, NODE = "ray.io/tpu-slice-name", "ray.io/tpu-worker-id", "ray.io/node-id"
 
@@ -28,9 +29,7 @@ class Cluster:
         monkeypatch.setattr(demand, "group", self.group)
         monkeypatch.setattr(demand, "_is_placed", lambda _: False)
         monkeypatch.setattr("ray.nodes", list)
-        monkeypatch.setattr(
-            slices, "_placed", lambda plan_, group, views: tuple(Host(0, view.name, view.name, 0) for view in views)
-        )
+        monkeypatch.setattr(slices, "proven", proven)
         monkeypatch.setattr(slices.time, "time", lambda: self.now)
         monkeypatch.setattr(slices.time, "sleep", self.sleep)
 
@@ -74,6 +73,10 @@ class Cluster:
         for when in [when for when in sorted(self.at) if when <= self.now]:
             self.views = self.at.pop(when)
         return [self.view(name) for name in sorted(self.views)]
+
+
+def proven(plan_, group, views):
+    return ReservedSlice(plan_, group, tuple(Host(0, view.name, view.name, 0) for view in views))
 
 
 @pytest.fixture
@@ -156,6 +159,31 @@ def test_of_two_slices_that_are_doubted_both_are_left_where_there_are_two_more(c
         assert held.take(9.0).names == ("c", "d")
 
 
+LIES = BrokenSliceError("JAX sees 1 process", "look")
+LOST = LostError("host 3 was lost", "wait")
+
+
+@pytest.mark.parametrize(
+    ("error", "fruitless", "then"), [(LOST, True, "b"), (LOST, False, "a"), (LIES, True, "b"), (LIES, False, "b")]
+)
+def test_the_end_of_a_try_says_whether_its_slices_are_to_blame(cluster, error, fruitless, then):
+    cluster.views = {"a": WHOLE, "b": WHOLE}
+    with tenancy("v6e:4x4") as held:
+        held.take(9.0)
+        loss = held.as_loss(error, fruitless=fruitless)
+        assert (type(loss), loss.cause, loss.lever) == (LostError, error.cause, error.lever)
+        assert held.take(9.0).names == (then,)
+
+
+def test_a_slice_that_lies_is_a_loss_only_where_there_is_another(cluster):
+    cluster.views = {"a": WHOLE}
+    with tenancy("v6e:4x4") as held:
+        held.take(9.0)
+        assert held.as_loss(LOST, fruitless=True) is LOST
+        with pytest.raises(BrokenSliceError, match="JAX sees 1 process"):
+            held.as_loss(LIES, fruitless=True)
+
+
 def test_two_slices_are_pinned_slice_by_slice(cluster):
     cluster.views = {"a": WHOLE, "b": WHOLE}
     with tenancy("v6e:4x4*2") as held:
@@ -199,7 +227,7 @@ def test_fewer_are_taken_once_more_do_not_come_in_a_while(cluster, caplog):
     cluster.views = {"a": WHOLE}
     with tenancy("v6e:4x4*3", least=1) as held:
         assert slices_of(held.take(3600.0)) == (1, ("a",))
-        assert slices.GRACE_S <= cluster.now < slices.GRACE_S + 2
+        assert GRACE_S <= cluster.now < GRACE_S + 2
         assert cluster.chips() == [[{NAME: "a"}] * 4]
     assert "1 of 3 slices are free; waiting 30 s for more" in caplog.text
     assert "going on with 1 of 3 slices, until there are more" in caplog.text
@@ -220,7 +248,7 @@ def test_with_fewer_than_it_needs_it_waits_as_long_as_for_any_slice_and_asks_for
         cluster.on_sleep = lambda: demands.append(cluster.demand())
         demands = []
         assert slices_of(held.take(3600.0)) == (2, ("a", "c"))
-        assert 300 + slices.GRACE_S <= cluster.now < 302 + slices.GRACE_S
+        assert 300 + GRACE_S <= cluster.now < 302 + GRACE_S
         assert [count for count, _ in itertools.groupby(demands)] == [2, 3, 2, 3, 1]
         cluster.views = {}
         with pytest.raises(NoSliceError):

@@ -150,24 +150,25 @@ def test_each_budget_pays_for_its_own(job, monkeypatch):
 def test_more_slices_are_gone_on_with_at_nobodys_cost(job, monkeypatch):
     made, restored = run_with(job, monkeypatch, 100, RESIZE, RESIZE, ENDED, evictions=1)
     made._until = 0.0
-    made._tally.spent = Spent(held_s=3600.0)
-    made._sizes.resizes.append({"at_step": 100, "slices": 1, "why": "slice b lost"})
+    resizes = [{"at_step": 100, "slices": 1, "why": "slice b lost"}]
+    made._tally.spent = Spent(resizes=resizes)
 
     value = made.run()
 
     assert (value["failures"], value["evictions"]) == (0, 1)
     assert restored == [0, 100, 100, 100]
     assert made._until > made._request.limits.slice_until
-    assert value["resizes"] == made._sizes.resizes
+    assert value["resizes"] == resizes
 
 
 def test_chip_hours_are_those_of_the_slices_that_were_held(job):
-    made = job(elastic=[1, 2])
+    before = Spent(held_s=900.0).to_dict()
+    made = job(elastic=[1, 2], spent=before)
     pair = _Job(made._request, made._outbox, plan(TpuSlice.parse("v6e:4x4*2")))
     pair._tally.begin(0)
-    pair._tally.spent = Spent(held_s=3600.0)
-    assert pair._result(ENDED)["chip_hours"] == 32.0
-    pair._sizes.missing_s = 1800.0
+    assert pair._result(ENDED)["chip_hours"] == 8.0, "those of earlier attempts are in it"
+    pair._sizes.begin(ReservedSlice(pair._plan, None, (Host(0, "n0", "s", 0),)), 0)
+    pair._tally.end(Pace(), pair._tally.at + 3600.0)
 
     assert pair._result(ENDED)["chip_hours"] == 24.0
 
@@ -288,7 +289,7 @@ def test_what_is_traced_and_where_the_series_is_goes_into_the_result(job, monkey
 
 @pytest.mark.parametrize(("others", "evictions"), [(True, 1), (True, 0), (False, 9)])
 def test_a_slice_that_is_not_what_it_says_costs_an_eviction_where_there_is_another(job, monkeypatch, others, evictions):
-    monkeypatch.setattr("airflow_raytpu.runtime.slices.Tenancy.doubt", lambda _: others)
+    monkeypatch.setattr("airflow_raytpu.runtime.tenancy.Tenancy.doubt", lambda _: others)
     made, _ = run_with(job, monkeypatch, BROKEN, ENDED, evictions=evictions)
 
     if others and evictions:
@@ -301,7 +302,7 @@ def test_a_slice_that_is_not_what_it_says_costs_an_eviction_where_there_is_anoth
 @pytest.mark.parametrize(("reached", "doubted"), [(0, [1]), (3, [])])
 def test_a_slice_on_which_no_step_was_done_is_doubted(job, monkeypatch, reached, doubted):
     asked = []
-    monkeypatch.setattr("airflow_raytpu.runtime.slices.Tenancy.doubt", lambda _: asked.append(1))
+    monkeypatch.setattr("airflow_raytpu.runtime.tenancy.Tenancy.doubt", lambda _: asked.append(1))
     made, _ = run_with(job, monkeypatch, LostError("gone", ""), ENDED, evictions=1)
     one_try = made._try
 
