@@ -6,11 +6,10 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_decorator_factory
+from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator
 
-from airflow_raytpu.decorators._function import own_text
+from airflow_raytpu.decorators._function import own_text, task_decorator
 from airflow_raytpu.model.errors import CodeError
-from airflow_raytpu.operators._lifecycle import outputs
 from airflow_raytpu.operators.inference import IterJaxBatchInferenceOperator
 
 # Where model and input are is what the function is called with.
@@ -78,10 +77,6 @@ def jax_batch_task(
 
     It takes what :class:`IterJaxBatchInferenceOperator` takes, but ``predict``, ``model`` and ``input``.
     """
-    return task_decorator_factory(
-        python_callable=python_callable,
-        # As with the operator, predict(...)["output"] is to work.
-        multiple_outputs=True if multiple_outputs is None else multiple_outputs,
-        decorated_operator_class=JaxBatchDecoratedOperator,
-        **outputs(kwargs),
-    )
+    # As with the operator, predict(...)["output"] is to work.
+    multiple = True if multiple_outputs is None else multiple_outputs
+    return task_decorator(JaxBatchDecoratedOperator, python_callable, multiple, kwargs)

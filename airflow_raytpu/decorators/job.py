@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_decorator_factory
+from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator
 
-from airflow_raytpu.decorators._function import own_text
-from airflow_raytpu.operators._lifecycle import outputs
+from airflow_raytpu.decorators._function import own_text, task_decorator
 from airflow_raytpu.operators.job import RayTpuJobOperator
 
 FACTS = "ray_tpu"
@@ -61,9 +60,4 @@ def ray_tpu_task(
     python_callable: Callable[..., Any] | None = None, multiple_outputs: bool | None = None, **kwargs: Any
 ) -> TaskDecorator:
     """``@task.ray_tpu(slice="v6e:4x4", per_host=True)``: takes what :class:`RayTpuJobOperator` takes, but ``run``."""
-    return task_decorator_factory(
-        python_callable=python_callable,
-        multiple_outputs=multiple_outputs,
-        decorated_operator_class=RayTpuDecoratedOperator,
-        **outputs(kwargs),
-    )
+    return task_decorator(RayTpuDecoratedOperator, python_callable, multiple_outputs, kwargs)

@@ -6,12 +6,11 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_decorator_factory
+from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator
 
-from airflow_raytpu.decorators._function import own_text
+from airflow_raytpu.decorators._function import own_text, task_decorator
 from airflow_raytpu.model.errors import CodeError, RequestError
 from airflow_raytpu.operators._arguments import is_literal
-from airflow_raytpu.operators._lifecycle import outputs
 from airflow_raytpu.operators.train import JaxTrainerOperator
 
 # The config is what the function is called with.
@@ -57,10 +56,6 @@ def jax_train_task(
     python_callable: Callable[..., Any] | None = None, multiple_outputs: bool | None = None, **kwargs: Any
 ) -> TaskDecorator:
     """``@task.jax_train(slice="v6e:4x4")``: takes what :class:`JaxTrainerOperator` takes, but ``train_loop``."""
-    return task_decorator_factory(
-        python_callable=python_callable,
-        # As with the operator, loop(...)["checkpoint"] is to work.
-        multiple_outputs=True if multiple_outputs is None else multiple_outputs,
-        decorated_operator_class=JaxTrainDecoratedOperator,
-        **outputs(kwargs),
-    )
+    # As with the operator, loop(...)["checkpoint"] is to work.
+    multiple = True if multiple_outputs is None else multiple_outputs
+    return task_decorator(JaxTrainDecoratedOperator, python_callable, multiple, kwargs)

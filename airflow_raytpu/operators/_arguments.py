@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow.sdk import XComArg
+from airflow.sdk import BaseOperator, XComArg
 
 from airflow_raytpu.model.datasets import Dataset
 from airflow_raytpu.model.elastic import Elastic
@@ -110,19 +110,27 @@ def place(tpu_slice: Any, cluster: Any, *, own: bool = True) -> dict[str, Any]:
 
     :param own: it may run on a cluster of its own.
     """
-    theirs: Any = None
-    if isinstance(cluster, XComArg):
-        theirs = next((getattr(task, "slice", None) for task, _ in cluster.iter_references()), None)
-    elif isinstance(cluster, Mapping):
-        theirs = cluster.get("slice")
-    known = literals(slice=tpu_slice or None, cluster_slice=theirs or None)
+    known = literals(slice=tpu_slice or None, cluster_slice=slice_of(cluster) or None)
+    named = isinstance(cluster, str) and is_literal(cluster)
+    if cluster is not None and not named and "cluster_slice" not in known and "/" in str(known.get("slice", "")):
+        # A part, and of which cluster's slice is known only when the task runs.
+        del known["slice"]
     placed = cluster is not None or (own and tpu_slice is not None)
     return {
         **known,
-        **({"cluster": cluster} if isinstance(cluster, str) and is_literal(cluster) else {}),
+        **({"cluster": cluster} if named else {}),
         "placed": placed,
         "open": ("slice",) if placed and not known else (),
     }
+
+
+def slice_of(cluster: Any) -> Any:
+    """The slice of a cluster, as its task states or returned it; ``None`` where that is not known."""
+    if isinstance(cluster, BaseOperator):
+        return getattr(cluster, "slice", None)
+    if isinstance(cluster, XComArg):
+        return next((slice_of(task) for task, _ in cluster.iter_references()), None)
+    return cluster.get("slice") if isinstance(cluster, Mapping) else None
 
 
 def target(tpu_slice: str | None, cluster: Any) -> Target:

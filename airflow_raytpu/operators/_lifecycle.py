@@ -30,6 +30,7 @@ from airflow_raytpu.model.verdict import Phase, Verdict
 from airflow_raytpu.operators import _again, _arguments, _assets, _lineage, _metrics
 from airflow_raytpu.operators._arguments import Target, supply
 from airflow_raytpu.operators._killable import Killable
+from airflow_raytpu.operators._mapped import Partial
 from airflow_raytpu.placement.findings import Level
 from airflow_raytpu.placement.intent import Intent
 from airflow_raytpu.placement.plan import plan
@@ -37,7 +38,8 @@ from airflow_raytpu.placement.preflight import preflight, refuse
 from airflow_raytpu.placement.topology import TpuSlice
 from airflow_raytpu.storage import attempts, objects, staging
 from airflow_raytpu.storage.code import Code
-from airflow_raytpu.triggers.watch import Watch, WatchTrigger
+from airflow_raytpu.triggers.watch import WatchTrigger
+from airflow_raytpu.triggers.watching import Watch
 
 _AIRFLOW_WAITS_LONGER = timedelta(minutes=2)
 _LOGGED = {Level.WARNING: logging.WARNING, Level.NOTE: logging.INFO}
@@ -88,7 +90,7 @@ class RequestOperator(Killable, BaseAsyncOperator):
     @classmethod
     def partial(cls, **kwargs: Any) -> Any:
         """As Airflow's own. A cluster's task is made its output, since Airflow sees no task among the arguments."""
-        return super().partial(**outputs(kwargs))
+        return Partial(super().partial(**outputs(kwargs)))
 
     def target(self) -> Target:
         """Where it runs. Called when the fields are rendered."""

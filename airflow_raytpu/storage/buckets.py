@@ -1,18 +1,22 @@
 """Objects in Google Cloud Storage. Called from :mod:`airflow_raytpu.storage.objects`.
 
-Every write replaces a whole object, so each call may be repeated, and the client's own retry covers short trouble.
+Every write replaces a whole object, so each call may be repeated, and the client's own retry covers short trouble. A
+write that was to find nothing there may meet itself when it is repeated; it knows itself by a mark on the object.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
 from airflow_raytpu.model.errors import BackendUnreachable, PathError
 
 _PROBE = ".write-check"
+_WRITE = "airflow-raytpu-write"
+"""Key of an object's metadata: which write made it, where there was to be none before."""
 
 
 class Buckets:
@@ -32,17 +36,21 @@ class Buckets:
         from google.api_core.exceptions import PreconditionFailed
         from google.cloud.storage.retry import DEFAULT_RETRY
 
+        blob, mark = _blob(path), uuid.uuid4().hex
+        if if_absent:
+            blob.metadata = {_WRITE: mark}
         with _errors(path, "written"):
             try:
                 # Generation 0 stands for "there is none".
-                _blob(path).upload_from_string(
+                blob.upload_from_string(
                     data,
                     content_type="application/octet-stream",
                     if_generation_match=0 if if_absent else None,
                     retry=DEFAULT_RETRY,
                 )
             except PreconditionFailed:
-                return False
+                # What is there may be this very write, whose answer was lost before the client asked again.
+                return _mark_on(path) == mark
         return True
 
     def size(self, path: str) -> int | None:
@@ -88,6 +96,13 @@ def _client() -> Any:
 def _blob(path: str) -> Any:
     bucket, name = _parts(path)
     return _client().bucket(bucket).blob(name)
+
+
+def _mark_on(path: str) -> str | None:
+    """Which write made the object, where it says so."""
+    bucket, name = _parts(path)
+    blob = _client().bucket(bucket).get_blob(name)
+    return None if blob is None else (blob.metadata or {}).get(_WRITE)
 
 
 def _parts(path: str) -> tuple[str, str]:

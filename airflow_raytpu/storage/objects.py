@@ -81,7 +81,7 @@ def write_bytes(uri: str, data: bytes, *, if_absent: bool = False) -> bool:
     """Write the whole object at once: a reader sees all of it or none.
 
     :param if_absent: leave an existing object alone.
-    :returns: whether it was written.
+    :returns: whether it was written, by this call; an answer that was lost on the way does not change that.
     :raises BackendUnreachable: it could not be written.
     """
     store, path = _open(uri)

@@ -1,276 +1,40 @@
-"""The one loop that watches a request: ensure, observe, judge, until the verdict is final.
-
-Used by :class:`WatchTrigger` in the triggerer, and by operators that do not defer.
-"""
+"""``WatchTrigger``: one request's watch in the triggerer, one event at its end, and the end of its work at a kill."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
-import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import replace
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_raytpu import links
 from airflow_raytpu.backends.base import Backend
 from airflow_raytpu.hooks.raytpu import Place, RayTpuHook, setting
-from airflow_raytpu.model.errors import (
-    BackendUnreachable,
-    ClusterError,
-    ForbiddenError,
-    ForeignObjectError,
-    LostError,
-    NoResultError,
-    NoSliceError,
-    PathError,
-    PlaceError,
-    RayTpuError,
-)
-from airflow_raytpu.model.hearing import Ear
-from airflow_raytpu.model.observation import ClusterState, JobState, Observation
+from airflow_raytpu.model.errors import BackendUnreachable, RayTpuError
 from airflow_raytpu.model.request import RayRequest
-from airflow_raytpu.model.slices import span
-from airflow_raytpu.model.verdict import Phase, Verdict, judge
+from airflow_raytpu.model.verdict import Verdict
 from airflow_raytpu.storage import attempts, objects
-from airflow_raytpu.triggers import capacity, ownership
+from airflow_raytpu.triggers import ownership, stopping
 from airflow_raytpu.triggers.relay import Relay
+from airflow_raytpu.triggers.watching import watch
 
-QUIET_S = 60.0
-"""Longest silence in the log."""
+_ASK_AGAIN_S = 30.0
 
-_BREATH_S = 5.0
-_CALL_LIMIT_S = 45.0
-_PAUSE_S = 10.0
-"""The most that a backend lets pass between two looks, whatever the poll."""
-
-_BEAT_S = 60.0
-_DRAIN_S = 5.0
-_STOP_TRIES = 5
-
-_STOPPING: set[asyncio.Task[None]] = set()
-"""What ends the work of killed tasks; the event loop itself keeps no task alive."""
-
-Publish = Callable[[Mapping[str, str]], Awaitable[None]]
-Sleep = Callable[[float], Awaitable[None]]
+_ENDING: set[asyncio.Task[None]] = set()
+"""What must come to its end; the event loop itself keeps no task alive."""
 
 
-class Watch:
-    """One watch over one request.
+async def _to_its_end(work: Coroutine[Any, Any, None], name: str) -> None:
+    """Await *work*, which goes on where whoever awaits it is cancelled.
 
-    :param log: a logger, for progress and the job's own lines.
-    :param poll_s: seconds between two looks.
-    :param now: the clock, seconds since the epoch.
-    :param sleep: lets time pass; left out, the backend says when to look again.
-    :param publish: is given XComs (links) as they become known.
-    :param relay: copies the job's log; one is made where none is given.
+    Airflow 3.3.2 cancels a trigger that a user ended again and again until it has ended, also in its clean-up.
     """
-
-    def __init__(
-        self,
-        backend: Backend,
-        request: RayRequest,
-        *,
-        log: Any,
-        poll_s: float,
-        now: Callable[[], float] = time.time,
-        sleep: Sleep | None = None,
-        publish: Publish | None = None,
-        relay: Relay | None = None,
-    ) -> None:
-        self._backend = backend
-        self._request = request
-        self._log = log
-        self._poll_s = poll_s
-        self._now = now
-        self._sleep = sleep or asyncio.sleep
-        self._pause = sleep or functools.partial(backend.wait, request)
-        self._publish = publish
-        self._relay = relay or Relay(backend, request, log)
-        self._accepted = False
-        self._doubted = False
-        self._told: tuple[str, Phase, float] | None = None
-        self._trouble: RayTpuError | None = None
-        self._began = now()
-        self._ear = Ear()
-        self._beat_at = -math.inf
-
-    async def run(self) -> Verdict:
-        """Watch to the end, stop what has to be stopped, and say what it meant."""
-        try:
-            while True:
-                verdict = await self._look_aloud()
-                if verdict.phase.final:
-                    return await self.end(verdict)
-                self._relay.start()
-                self._tell(verdict)
-                await self._pause(self._poll_s)
-        finally:
-            await self._relay.close()
-
-    async def look(self) -> Verdict:
-        """Take the next step if one is due, look once and judge."""
-        await self._beat()
-        refused = await self._ensure()
-        if refused is not None:
-            return refused
-        seen = self._ear.hear(await self._observe(), self._now())
-        await self.publish(links.of_cluster(seen.facts))
-        if self._accepted:
-            return self._doubt(judge(seen, self._request.limits, self._now()))
-        verdict = judge(_not_yet(seen, self._request), self._request.limits, self._now())
-        return self._doubt(self._explained(verdict))
-
-    async def _beat(self) -> None:
-        """Show the work that it is looked at, before it is submitted and then once a minute at most."""
-        now = self._now()
-        if not self._request.kind.is_job or now < self._beat_at:
-            return
-        self._beat_at = now + min(_BEAT_S, self._request.unwatched_s / 6)
-        try:
-            async with asyncio.timeout(_CALL_LIMIT_S):
-                await asyncio.to_thread(objects.write_json, self._request.outbox("beat"), {"at": now})
-        except (RayTpuError, TimeoutError) as error:
-            self._log.debug("There is no sign of life for %s: %s", self._request.name, error)
-
-    async def _look_aloud(self) -> Verdict:
-        """:meth:`look`, and a line in the log where it takes so long that nobody would hear of us."""
-        looking = asyncio.ensure_future(self.look())
-        try:
-            while True:
-                told_at = self._told[2] if self._told is not None else self._began
-                left = max(1.0, QUIET_S - _PAUSE_S - (self._now() - told_at))
-                done, _ = await asyncio.wait({looking}, timeout=left)
-                if done:
-                    return looking.result()
-                self._log.info("the backend has not answered yet")
-                self._told = ("", Phase.WAITING, self._now())
-        finally:
-            if not looking.done():
-                looking.cancel()
-                await asyncio.wait({looking})
-
-    def _explained(self, verdict: Verdict) -> Verdict:
-        """What keeps it from being submitted is the cause that counts, rather than the slice that nobody asked for."""
-        trouble = self._trouble
-        if trouble is None or verdict.phase not in {Phase.WAITING, Phase.FAILED}:
-            return verdict
-        if verdict.phase is Phase.WAITING:
-            return replace(verdict, message=f"not submitted yet: {trouble.cause}")
-        if verdict.code != NoSliceError.code:
-            return verdict
-        waited = span(self._request.limits.slice_wait_s)
-        cause = f"Not submitted within {waited} (slice_wait): {trouble.cause}"
-        return replace(verdict, message=cause, code=trouble.code, lever=trouble.lever)
-
-    async def end(self, verdict: Verdict) -> Verdict:
-        """What a final *verdict* asks for: stop the work, free a cluster of its own, copy the last lines of the log."""
-        if verdict.stop:
-            await self._stop()
-        if self._accepted:
-            # What ended before the first look has a log, too.
-            self._relay.start()
-        await self._relay.finish(_DRAIN_S)
-        if self._request.kind.is_job and self._request.owns_cluster and not verdict.stop:
-            await self._stop()
-        return verdict
-
-    async def publish(self, known: Mapping[str, str]) -> None:
-        """Store links, the first time that any are known."""
-        if not known or self._publish is None:
-            return
-        publish, self._publish = self._publish, None
-        try:
-            await publish(known)
-        except Exception as error:  # noqa: BLE001 - a link that is missing must not end the watch
-            self._log.warning("The link to the dashboard could not be stored: %r", error)
-
-    async def _ensure(self) -> Verdict | None:
-        """Submit, until it is accepted. A refusal is a verdict."""
-        if self._accepted:
-            return None
-        try:
-            async with asyncio.timeout(_CALL_LIMIT_S):
-                self._accepted = await self._backend.ensure(self._request)
-            self._trouble = None
-        except BackendUnreachable as error:
-            self._trouble = error
-        except TimeoutError:
-            self._trouble = BackendUnreachable(f"no answer in {_CALL_LIMIT_S:.0f} s")
-        except RayTpuError as error:
-            return Verdict(
-                phase=Phase.LOST if isinstance(error, PlaceError) else Phase.FAILED,
-                message=error.cause,
-                code=error.code,
-                lever=error.lever,
-                # What is there under our name is somebody else's: hands off.
-                stop=not isinstance(error, ForeignObjectError),
-                again=isinstance(error, LostError | ClusterError),
-            )
-        return None
-
-    async def _observe(self) -> Observation:
-        try:
-            async with asyncio.timeout(_CALL_LIMIT_S):
-                return await self._proven(await self._backend.observe(self._request))
-        except (BackendUnreachable, LostError) as error:
-            return Observation.unreachable(error.cause)
-        except TimeoutError:
-            return Observation.unreachable(f"no answer in {_CALL_LIMIT_S:.0f} s")
-
-    async def _proven(self, seen: Observation) -> Observation:
-        try:
-            return await capacity.proven(self._backend, self._request, seen)
-        except ForbiddenError as error:
-            return replace(seen, lacking=f"its slices cannot be seen: {error.cause} {error.lever}".strip())
-
-    def _doubt(self, verdict: Verdict) -> Verdict:
-        """A loss must be seen twice: a head that restarts and a result that was just written look the same at first."""
-        doubtful = verdict.phase is Phase.LOST or verdict.code == NoResultError.code
-        believed, self._doubted = self._doubted, doubtful
-        if doubtful and not believed:
-            return Verdict(phase=Phase.WAITING, message=f"looking again: {verdict.message}")
-        return verdict
-
-    def _tell(self, verdict: Verdict) -> None:
-        """A line when something changed, every few seconds at most, and one a minute in any case."""
-        now = self._now()
-        if self._told is not None:
-            message, phase, at = self._told
-            changed = verdict.message != message and now - at >= _BREATH_S
-            if not (changed or verdict.phase is not phase or now - at + max(self._poll_s, _PAUSE_S) > QUIET_S):
-                return
-        self._log.info("%s", verdict.message)
-        self._told = (verdict.message, verdict.phase, now)
-
-    async def _stop(self) -> None:
-        for attempt in range(1, _STOP_TRIES + 1):
-            try:
-                async with asyncio.timeout(_CALL_LIMIT_S):
-                    await self._backend.stop(self._request)
-            except (RayTpuError, TimeoutError) as error:
-                self._log.warning("%s could not be stopped (try %d): %s", self._request.name, attempt, error)
-                await self._sleep(2.0**attempt)
-            else:
-                return
-        self._log.warning("%s is left to its time to live, %.0f s.", self._request.name, self._request.ttl_s)
-
-
-def _not_yet(seen: Observation, request: RayRequest) -> Observation:
-    """Before a request is accepted, what is absent was not made yet: it is awaited, not lost."""
-    job = seen.job
-    if request.kind.is_job and job in (None, JobState.ABSENT):
-        job = JobState.QUEUED
-    cluster = ClusterState.STARTING if seen.cluster is ClusterState.ABSENT else seen.cluster
-    return replace(seen, job=job, cluster=cluster)
-
-
-async def watch(backend: Backend, request: RayRequest, **settings: Any) -> Verdict:
-    """:class:`Watch` from the first step to the final verdict; *settings* are its own."""
-    return await Watch(backend, request, **settings).run()
+    ending = asyncio.create_task(work, name=name)
+    _ENDING.add(ending)
+    ending.add_done_callback(_ENDING.discard)
+    await asyncio.shield(ending)
 
 
 async def _until_cancelled() -> None:
@@ -302,19 +66,30 @@ class WatchTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         request = RayRequest.from_dict(self.request)
-        if not await ownership.is_in_charge(self.task_instance, request, self.log):
+        if not await self._is_in_charge(request):
             await _until_cancelled()
         backend = (await self._place()).open()
         try:
             verdict = await self._watch(request, backend)
         finally:
-            await backend.close()
+            await _to_its_end(backend.close(), f"close of {request.name}")
         if verdict is None:
             await _until_cancelled()
             return
         # The request itself stays in storage: Airflow writes events to the log in full.
         event = {"request": request.outbox("request"), "verdict": verdict.to_dict(), "links": self._links}
         yield TriggerEvent(event)  # type: ignore[no-untyped-call]
+
+    async def _is_in_charge(self, request: RayRequest) -> bool:
+        """Storage in trouble says nothing about the task, so it is asked again, as long as the request has time."""
+        while True:
+            try:
+                return await ownership.is_in_charge(self.task_instance, request, self.log)
+            except BackendUnreachable as error:
+                if time.time() > request.limits.total_until:
+                    raise
+                self.log.warning("Whether this try looks after %s is not known yet: %s", request.name, error.cause)
+            await asyncio.sleep(_ASK_AGAIN_S)
 
     async def _watch(self, request: RayRequest, backend: Backend) -> Verdict | None:
         """The verdict; ``None`` where the task was taken away in the middle, and the work stopped."""
@@ -351,16 +126,12 @@ class WatchTrigger(BaseTrigger):
 
     async def on_kill(self) -> None:
         """Stop the remote work, where a user ended the task, and not when a triggerer has merely lost it."""
-        # Airflow 3.3.2 cancels this as well, again and again until the trigger has ended, so it is done beside it.
-        stopping = asyncio.create_task(self._stop_after_kill(), name=f"stop of {self.request['name']}")
-        _STOPPING.add(stopping)
-        stopping.add_done_callback(_STOPPING.discard)
-        await asyncio.shield(stopping)
+        await _to_its_end(self._stop_after_kill(), f"stop of {self.request['name']}")
 
     async def _stop_after_kill(self) -> None:
         request = RayRequest.from_dict(self.request)
         try:
-            backend = (await self._place()).open()
+            backend = (await stopping.insist(self._place, request.name, self.log)).open()
             try:
                 await self._stop_if_mine(request, backend)
             finally:
@@ -370,9 +141,12 @@ class WatchTrigger(BaseTrigger):
             self.log.exception("%s could not be stopped; it is left to its time to live.", request.name)
 
     async def _stop_if_mine(self, request: RayRequest, backend: Backend) -> None:
-        if await ownership.may_stop_deferred(self.task_instance, request, backend, self.log):
-            await asyncio.to_thread(attempts.use, request, "KILLED")
-            await backend.stop(request)
+        # Step by step, for what a stop that failed half-way has ended already would pass for work that ended by itself.
+        insist = functools.partial(stopping.insist, name=request.name, log=self.log)
+        ti, log = self.task_instance, self.log
+        if await insist(lambda: ownership.may_stop_deferred(ti, request, backend, log)):
+            await insist(lambda: asyncio.to_thread(attempts.use, request, "KILLED"))
+            await insist(lambda: backend.stop(request))
 
     async def _place(self) -> Place:
         return await RayTpuHook(self.conn_id).same_place(stated=self.stated)
@@ -380,8 +154,8 @@ class WatchTrigger(BaseTrigger):
     async def _offset(self, request: RayRequest) -> int:
         try:
             note = await asyncio.to_thread(objects.read_record, request.outbox("tail"))
-        except PathError:
-            return 0  # torn: some lines are copied twice, and none is lost
+        except RayTpuError:
+            return 0  # torn, or out of reach: some lines are copied twice, and none is lost
         offset = note.get("offset") if note and note.get("owner") == self._me() else 0
         return offset if isinstance(offset, int) else 0
 

@@ -27,7 +27,7 @@ from airflow_raytpu.model.request import Kind, RayRequest
 from airflow_raytpu.model.result import Outcome
 from airflow_raytpu.model.verdict import Verdict
 from airflow_raytpu.storage import objects
-from airflow_raytpu.triggers import watch
+from airflow_raytpu.triggers import watching
 from tests.doubles.kubernetes.access import TestAccess
 from tests.doubles.kubernetes.controller import ScriptedController
 from tests.doubles.kubernetes.kinds import crds_folder
@@ -121,7 +121,7 @@ class Stage:
         async def sleep(seconds: float) -> None:
             await self.passes(seconds, backend, watched)
 
-        return await watch.Watch(backend, watched, log=self.lines, poll_s=POLL_S, now=self.clock, sleep=sleep).run()
+        return await watching.Watch(backend, watched, log=self.lines, poll_s=POLL_S, now=self.clock, sleep=sleep).run()
 
     async def passes(self, seconds: float, backend: KubeRayBackend, request: RayRequest) -> None:
         """Let time pass, with what happens meanwhile; the backend waits as it would."""
@@ -232,7 +232,7 @@ async def staged(storage: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     monkeypatch.setattr(rayapi, "_FIRST_PAUSE_S", 0.001)
     monkeypatch.setattr(rayapi, "_LONGEST_PAUSE_S", 0.005)
     monkeypatch.setattr(rayapi, "_REOPEN_S", 0.01)
-    monkeypatch.setattr(watch, "_DRAIN_S", 0.05)
+    monkeypatch.setattr(watching, "_DRAIN_S", 0.05)
     monkeypatch.setattr(raypool, "_TOTAL_S", 0.25)
     async with FakeKubernetes(crds=crds_folder()) as k, RayDashboard(log_batches=["a line\n"]).running() as ray:
         stage = Stage(k, ray, storage)

@@ -17,7 +17,7 @@ from airflow_raytpu.backends.kuberay.backend import KubeRayBackend
 from airflow_raytpu.model.errors import BackendUnreachable
 from airflow_raytpu.model.verdict import Phase, Verdict
 from airflow_raytpu.storage import objects
-from airflow_raytpu.triggers.watch import Watch
+from airflow_raytpu.triggers.watching import Watch
 from tests.doubles.kubernetes.trouble import Fault
 from tests.faults.kuberay_stage import POLL_S, Stage, staged
 

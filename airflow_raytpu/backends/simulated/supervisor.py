@@ -7,24 +7,23 @@ record says so, a slice that lost a host is taken down whole and made anew, and 
 
 from __future__ import annotations
 
-import collections
 import itertools
 import logging
 import math
 import os
-import shutil
+import queue
 import signal
 import sys
-import threading
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from airflow_raytpu.backends.simulated import cluster, environment, layout, nodes, proof, seen, state, witness
+from airflow_raytpu.backends.simulated import cluster, environment, launching, layout, proof, seen, state, witness
 from airflow_raytpu.backends.simulated.claims import Machine, folder_claim
 from airflow_raytpu.backends.simulated.heartbeat import Heartbeat
+from airflow_raytpu.backends.simulated.launching import START_WITHIN_S, Due, Fleet, Key
 from airflow_raytpu.backends.simulated.nodes import NotUpError
 from airflow_raytpu.backends.simulated.processes import (
     NODES,
@@ -34,7 +33,6 @@ from airflow_raytpu.backends.simulated.processes import (
     family,
     members,
     reap,
-    writers,
 )
 from airflow_raytpu.backends.simulated.state import HEAL_S, Phase, Record
 from airflow_raytpu.model.errors import ClusterError, RayTpuError
@@ -42,21 +40,8 @@ from airflow_raytpu.placement.topology import TpuSlice
 
 _log = logging.getLogger("raytpu.supervisor")
 
-START_WITHIN_S = 180.0
-_STARTING_TICK_S, _PROVING_TICK_S, _WATCH_TICK_S = 0.05, 0.2, 0.5
+_PROVING_TICK_S, _WATCH_TICK_S = 0.2, 0.5
 _END_WITHIN_S = 20.0
-
-_LAUNCHES = 3
-"""Of one node. Ray gives a node 30 s to start, which a busy machine may not leave it."""
-
-_AT_ONCE, _AT_ONCE_PER_CORE = 6, 3
-"""Nodes that start at the same time: enough to keep the cores busy while some wait for others."""
-
-_Key = tuple[int, int]
-"""A host: its slice's index and its worker id."""
-
-_Due = tuple[_Key | None, nodes.NodePlan]
-"""A node to start; ``None`` stands for the head."""
 
 
 class _Stop(Exception):
@@ -74,11 +59,11 @@ class Supervisor:
         self._numbers = itertools.count(len(self._shapes))
         self._machine = Machine()
         self._heartbeat = Heartbeat(folder)
-        self._told_to_stop, self._told_to_make = threading.Event(), threading.Event()
-        self._head: nodes.Launcher | None = None
-        self._hosts: dict[_Key, nodes.Launcher] = {}
-        self._starting: dict[_Key | None, nodes.Launcher] = {}
-        self._ports: dict[_Key, int] = {}
+        # Not an Event: one that a signal sets in the middle of a wait for it waits for ever.
+        self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._told_to_make = False
+        self._fleet = Fleet(self._tick, self._came_up)
+        self._ports: dict[Key, int] = {}
         self._awaited: dict[int, float] = {}
         """When to make which slice, on the clock of :func:`time.monotonic`."""
         self._tried: set[int] = set()
@@ -86,9 +71,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Bring the cluster up and stay with it to its end; the exit status."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self._told_to_stop.set())
-        signal.signal(signal.SIGUSR1, lambda *_: self._told_to_make.set())
+        self._listen()
         adopt_orphans()
         try:
             self._write(supervisor=ProcessId.own(), detail="importing Ray")
@@ -107,6 +90,10 @@ class Supervisor:
             self._last_words(Phase.FAILED, f"{_words(error)} See {self._folder / 'supervisor.log'}.")
             return 1
 
+    def _listen(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+            signal.signal(number, lambda number, _: self._signals.put(number))
+
     def _start(self, place: environment.ClusterPlace) -> None:
         chosen = environment.cluster_environment(os.environ, place, self._shapes[0].chips_per_host)
         os.environ.clear()
@@ -123,7 +110,7 @@ class Supervisor:
         first = [index for index, part in enumerate(self._record.slices) if not part.awaited]
         self._tried.update(first)
         (self._folder / NODES).mkdir(exist_ok=True)
-        self._bring_up([(None, layout.head(place, dashboard_port)), *self._host_plans(place, first)])
+        self._fleet.bring_up([(None, layout.head(place, dashboard_port)), *self._host_plans(place, first)])
         self._prove(place, first)
         late_s = self._record.arrivals.late_s
         due_at = math.inf if late_s is None else time.monotonic() + late_s
@@ -134,9 +121,9 @@ class Supervisor:
         """Watch, and make what is awaited once its time has come."""
         while True:
             self._tick(_WATCH_TICK_S)
-            if self._told_to_make.is_set():
-                self._told_to_make.clear()
-                self._awaited = dict.fromkeys(self._awaited, 0.0)
+            if self._told_to_make:
+                self._told_to_make = False
+                self._awaited = dict.fromkeys(self._awaited, time.monotonic())
             for index in self._now_due():
                 self._make(place, index)
 
@@ -157,7 +144,7 @@ class Supervisor:
             python=sys.executable,
         )
 
-    def _host_plans(self, place: environment.ClusterPlace, indices: Iterable[int]) -> Iterator[_Due]:
+    def _host_plans(self, place: environment.ClusterPlace, indices: Iterable[int]) -> Iterator[Due]:
         """The hosts of these slices."""
         for index in indices:
             part = self._record.slices[index]
@@ -167,75 +154,10 @@ class Supervisor:
                     self._ports[key] = self._machine.port()
                 yield key, layout.host(place, part, index, worker, self._ports[key])
 
-    def _bring_up(self, due: list[_Due]) -> None:
-        """Launch all that is *due* and wait until every node is up; only some at once, for Ray's patience is 30 s."""
-        try:
-            self._launch_all(due)
-        finally:
-            for key, launcher in self._starting.items():
-                # Of what has ended while it was looked after here, nobody hears again.
-                if key is not None and not launcher.process.alive():
-                    self._hosts.pop(key).close()
-            self._starting = {}
-
-    def _launch_all(self, due: list[_Due]) -> None:
-        total, deadline = len(due), time.monotonic() + START_WITHIN_S
-        launches = collections.Counter[_Key | None]()
-        starting = self._starting
-        at_once = max(_AT_ONCE, _AT_ONCE_PER_CORE * (os.cpu_count() or 1))
-        while due or starting:
-            while due and len(starting) < at_once:
-                key, plan = due.pop(0)
-                starting[key] = nodes.launch(plan)
-                launches[key] += 1
-                self._note_launched(key, starting[key])
-            for key, launcher in list(starting.items()):
-                try:
-                    if not self._is_up(key, launcher):
-                        continue
-                except NotUpError as error:
-                    if launches[key] == _LAUNCHES:
-                        raise
-                    _log.warning("%s It is launched again.", error.cause)
-                    self._clear_away(key, launcher)
-                    due.append((key, launcher.plan))
-                del starting[key]
-                self._note_progress(total - len(due) - len(starting), total)
-            if time.monotonic() > deadline:
-                raise NotUpError(
-                    f"{len(due) + len(starting)} of {total} Ray nodes are not up after {START_WITHIN_S:.0f} s."
-                )
-            self._tick(_STARTING_TICK_S)
-
-    def _clear_away(self, key: _Key | None, launcher: nodes.Launcher) -> None:
-        """Leave nothing of a node that did not start."""
-        if key is None:
-            self._head = None
-        else:
-            del self._hosts[key]
-        launcher.close()
-        end(lambda: [launcher.process] if launcher.process.alive() else [], _END_WITHIN_S)
-        _clear(launcher.plan.temp)
-
-    def _note_progress(self, up: int, total: int) -> None:
-        starts = self._record.phase is Phase.STARTING
-        self._write(detail=f"{up} of {total} Ray nodes up" if starts else self._faults())
-
-    def _note_launched(self, key: _Key | None, launcher: nodes.Launcher) -> None:
-        if key is None:
-            self._head = launcher
-        else:
-            self._hosts[key] = launcher
-
-    def _is_up(self, key: _Key | None, launcher: nodes.Launcher) -> bool:
-        report = launcher.report()
-        if report is None:
-            return False
-        if "error" in report:
-            raise NotUpError(f"The Ray node at {launcher.plan.ip} did not start: {report['error']}.")
+    def _came_up(self, key: Key | None, launcher: ProcessId, raylet: int, progress: str) -> None:
         if key is not None:
-            self._record = self._record.with_host(*key, launcher=launcher.process, raylet=report["raylet"])
-        return True
+            self._record = self._record.with_host(*key, launcher=launcher, raylet=raylet)
+        self._write(detail=progress if self._record.phase is Phase.STARTING else self._faults())
 
     def _prove(self, place: environment.ClusterPlace, indices: Iterable[int]) -> None:
         parts = [self._record.slices[index] for index in indices]
@@ -252,11 +174,11 @@ class Supervisor:
 
     def _now_due(self) -> list[int]:
         """The slices to make now: their time has come, and nothing is left of what they were."""
-        leaving = {index for index, _ in self._hosts} & set(self._awaited)
+        leaving, now = self._fleet.slices() & set(self._awaited), time.monotonic()
         for index in leaving:
-            # Again, for a launcher that was forked a moment before the first time was deaf.
-            self._end_hosts(index)
-        now = time.monotonic()
+            # Again, for a launcher that was forked a moment before the first time was deaf; one may stay so.
+            deaf = now > self._awaited[index] + _END_WITHIN_S
+            self._fleet.end_slice(index, signal.SIGKILL if deaf else signal.SIGTERM)
         return [index for index, due_at in self._awaited.items() if due_at <= now and index not in leaving]
 
     def _make(self, place: environment.ClusterPlace, index: int) -> None:
@@ -274,8 +196,8 @@ class Supervisor:
         try:
             plans = list(self._host_plans(place, [index]))
             for _, plan in plans:
-                _clear(plan.temp)
-            self._bring_up(plans)
+                launching.clear(plan.temp)
+            self._fleet.bring_up(plans)
             self._prove(place, [index])
         except NotUpError as error:
             _log.warning("slice %s: %s", name, error.cause)
@@ -289,39 +211,35 @@ class Supervisor:
 
     def _take_down(self, index: int, why: str) -> None:
         """End all hosts of a slice, as GKE does when one is lost, and make the slice anew after a while."""
-        self._end_hosts(index)
+        self._fleet.end_slice(index)
         hosts = tuple(replace(host, alive=False) for host in self._record.slices[index].hosts)
         self._record = self._record.with_slice(index, hosts=hosts, awaited=why)
         heal_s = self._record.arrivals.heal_s
         self._awaited[index] = time.monotonic() + (HEAL_S if heal_s is None else heal_s)
         self._write(detail=self._faults())
 
-    def _end_hosts(self, index: int) -> None:
-        for (of, _), launcher in self._hosts.items():
-            if of == index:
-                launcher.process.signal(signal.SIGTERM)
-
     def _tick(self, wait_s: float) -> None:
         """Wait a little, then look who died and whether to go on."""
-        if self._told_to_stop.wait(wait_s):
-            raise _Stop("told to stop")
+        self._wait(wait_s)
         silent_s = self._heartbeat.silence()
         if silent_s is None:
             raise _Stop("its folder is gone")
         if silent_s > (ttl_s := state.raised_ttl(self._folder, self._record.ttl_s)):
             raise _Stop(f"no sign of life from Airflow for {silent_s:.0f} s (ttl {ttl_s:.0f} s)")
-        ended = reap()
-        # What is just being launched says itself why it ended.
-        if self._head is not None and self._head.process.pid in ended and None not in self._starting:
-            raise ClusterError("The Ray head died.")
-        lost = [
-            key for key, launcher in self._hosts.items() if launcher.process.pid in ended and key not in self._starting
-        ]
-        for key in lost:
-            self._hosts.pop(key).close()
+        lost = self._fleet.without(reap())
         # What is just being made comes last, for its loss ends this look.
         for index, worker in sorted(lost, key=lambda key: key[0] == self._making):
             self._lose(index, worker)
+
+    def _wait(self, wait_s: float) -> None:
+        """Let time pass, or less of it where a signal comes."""
+        try:
+            number = self._signals.get(timeout=wait_s)
+        except queue.Empty:
+            return
+        if number != signal.SIGUSR1:
+            raise _Stop("told to stop")
+        self._told_to_make = True
 
     def _lose(self, index: int, worker: int) -> None:
         if self._record.phase is Phase.STARTING or index == self._making:
@@ -357,13 +275,6 @@ class Supervisor:
     def _write(self, **changes: Any) -> None:
         self._record = replace(self._record, **changes)
         state.write(self._folder, self._record)
-
-
-def _clear(temp: Path) -> None:
-    """Leave nothing of an earlier node: Ray's agents take a minute to notice that their launcher was killed."""
-    if left := end(lambda: list(writers(temp)), _END_WITHIN_S):
-        raise NotUpError(f"Processes {[each.pid for each in left]} of an earlier host do not end.")
-    shutil.rmtree(temp, ignore_errors=True)
 
 
 def _words(error: Exception) -> str:

@@ -6,8 +6,11 @@ from urllib.parse import quote
 
 import pytest
 
+from airflow_raytpu.model.deadlines import Deadlines
 from airflow_raytpu.model.errors import BackendUnreachable, PathError
-from airflow_raytpu.storage import buckets, objects
+from airflow_raytpu.model.identity import Identity
+from airflow_raytpu.model.request import Kind, RayRequest
+from airflow_raytpu.storage import attempts, buckets, objects
 from tests.doubles import bucket_server
 
 
@@ -48,6 +51,38 @@ def test_an_object_can_be_left_alone_where_it_is_there(bucket):
     assert bucket.held == {"x": b"1"}
     assert objects.write_bytes("gs://b/x", b"2")
     assert bucket.held == {"x": b"2"}
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_write_whose_answer_was_lost_is_not_taken_for_somebody_elses(times, bucket, monkeypatch):
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    bucket.trouble("lost", "put x", times=times)
+    assert objects.write_bytes("gs://b/x", b"1", if_absent=True)
+    assert len(bucket.met) == times
+    assert not objects.write_bytes("gs://b/x", b"1", if_absent=True), "the same words of another writer are not ours"
+
+
+def test_a_refusal_whose_answer_was_lost_stays_a_refusal(bucket, monkeypatch):
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    objects.write_bytes("gs://b/x", b"1")
+    bucket.trouble("lost", "put x")
+    assert not objects.write_bytes("gs://b/x", b"1", if_absent=True)
+    assert bucket.met == ["lost put x"]
+    assert bucket.held == {"x": b"1"}
+
+
+def test_one_caller_is_the_first_to_tell_though_its_answer_was_lost(bucket, monkeypatch):
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    request = RayRequest(
+        identity=Identity(deployment="d", dag_id="digits", task_id="train", run_id="r"),
+        kind=Kind.TRAIN,
+        slice="v6e:4x4",
+        storage="gs://b/digits",
+        limits=Deadlines().since(1000.0),
+    )
+    bucket.trouble("lost", r"put .*\.told")
+    assert [attempts.first_to_tell(request) for _ in range(3)] == [True, False, False]
+    assert len(bucket.met) == 1
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])

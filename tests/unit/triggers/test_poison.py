@@ -106,7 +106,7 @@ def quick(monkeypatch, airflow_says):
     monkeypatch.setenv("AIRFLOW__RAYTPU__POLL_INTERVAL", "0.001")
     monkeypatch.setattr(ownership, "LOOK_EVERY_S", 0.001)
     monkeypatch.setattr("airflow_raytpu.triggers.relay._PAUSE_S", 0.001)
-    monkeypatch.setattr("airflow_raytpu.triggers.watch._DRAIN_S", 0.001)
+    monkeypatch.setattr("airflow_raytpu.triggers.watching._DRAIN_S", 0.001)
     monkeypatch.setattr(XCom, "set", lambda *_, **__: None)
     airflow_says("deferred")
 

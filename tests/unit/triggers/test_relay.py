@@ -15,7 +15,7 @@ from airflow_raytpu.model.errors import BackendUnreachable
 from airflow_raytpu.model.identity import Identity
 from airflow_raytpu.model.request import Kind, RayRequest
 from airflow_raytpu.model.verdict import Phase, Verdict
-from airflow_raytpu.triggers import watch
+from airflow_raytpu.triggers import watching
 from airflow_raytpu.triggers.relay import Relay
 from tests.doubles.scripted import Clock, Lines, ScriptedBackend, failed, running, succeeded
 
@@ -61,14 +61,14 @@ class Open(ScriptedBackend):
 def quick(monkeypatch, tmp_path):
     monkeypatch.setattr(sys.modules[__name__], "REQUEST", replace(REQUEST, storage=tmp_path.as_uri()))
     monkeypatch.setattr("airflow_raytpu.triggers.relay._PAUSE_S", 0)
-    monkeypatch.setattr(watch, "_DRAIN_S", 0.05)
+    monkeypatch.setattr(watching, "_DRAIN_S", 0.05)
 
 
 async def seen(backend: ScriptedBackend) -> tuple[Verdict, Lines]:
     """What a watch over *backend* says, and what it told the log."""
     clock = Clock(NOW)
     lines = Lines(clock)
-    return await watch.watch(backend, REQUEST, log=lines, poll_s=1.0, now=clock, sleep=clock.sleep), lines
+    return await watching.watch(backend, REQUEST, log=lines, poll_s=1.0, now=clock, sleep=clock.sleep), lines
 
 
 @pytest.mark.parametrize("error", [BackendUnreachable("503"), ConnectionResetError("cut"), RuntimeError("1006")])

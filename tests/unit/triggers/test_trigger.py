@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from dataclasses import replace
 
 import pytest
 from airflow.sdk._shared.module_loading import import_string
@@ -12,12 +13,13 @@ from airflow.sdk.serde import deserialize, serialize
 
 from airflow_raytpu.backends.base import LogLine
 from airflow_raytpu.model.deadlines import Deadlines
+from airflow_raytpu.model.errors import BackendUnreachable
 from airflow_raytpu.model.identity import Identity
 from airflow_raytpu.model.request import Kind, RayRequest
 from airflow_raytpu.model.verdict import Phase, Verdict
 from airflow_raytpu.storage import attempts, objects
-from airflow_raytpu.triggers import ownership
-from airflow_raytpu.triggers.watch import _STOPPING, WatchTrigger
+from airflow_raytpu.triggers import ownership, stopping, watch
+from airflow_raytpu.triggers.watch import _ENDING, WatchTrigger
 from tests.doubles.airflow_side import TaskInstance
 from tests.doubles.scripted import Lines, ScriptedBackend, ready, running, succeeded
 
@@ -47,6 +49,7 @@ async def fired(trigger):
 
 def test_it_survives_serialisation_as_plain_json(request_):
     path, arguments = WatchTrigger(request_.to_dict(), "conn", stated=False).serialize()
+    assert path == "airflow_raytpu.triggers.watch.WatchTrigger", "it lies in databases of users"
     assert json.loads(json.dumps(arguments)) == arguments
     again = import_string(path)(**deserialize(serialize(arguments)))
     assert again.serialize() == (path, arguments)
@@ -122,9 +125,82 @@ async def test_a_kill_that_airflow_cancels_again_and_again_stops_the_work_all_th
     assert killing.cancelled()
     assert backend.verbs("stop") == []
     answered.set()
-    await asyncio.gather(*_STOPPING)
+    await asyncio.gather(*_ENDING)
     assert backend.verbs("stop") == ["stop"]
-    assert set() == _STOPPING
+    assert set() == _ENDING
+
+
+async def test_a_kill_in_the_middle_of_trouble_is_tried_again_until_it_stops_the_work(
+    request_, place_with, monkeypatch
+):
+    monkeypatch.setattr(stopping, "_LONGEST_PAUSE_S", 0)
+    says = [RuntimeError("502"), "failed"]
+
+    async def task_state(ti):
+        said = says.pop(0)
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+    monkeypatch.setattr(ownership, "task_state", task_state)
+    backend, ti = ScriptedBackend(stops=[BackendUnreachable("503"), OSError("cut"), None]), TaskInstance()
+    place_with(backend)
+    attempts.take(request_, ti.id, "g")
+    await trigger_of(request_, ti).on_kill()
+    assert says == []
+    assert backend.verbs("stop") == ["stop"] * 3
+    assert backend.closed == 1
+
+
+async def test_a_backend_is_closed_though_airflow_cancels_again_and_again(request_, place_with, monkeypatch):
+    class SlowToClose(ScriptedBackend):
+        async def close(self):
+            for _ in range(9):
+                await asyncio.sleep(0)
+            await super().close()
+
+    monkeypatch.setenv("AIRFLOW__RAYTPU__POLL_INTERVAL", "0.001")
+    backend, ti = SlowToClose([running(at=time.time())]), TaskInstance()
+    place_with(backend)
+    attempts.take(request_, ti.id, "g")
+    running_ = asyncio.ensure_future(fired(trigger_of(request_, ti)))
+    async with asyncio.timeout(10):
+        while len(backend.verbs("observe")) < 3:
+            await asyncio.sleep(0.001)
+    while not running_.done():
+        running_.cancel()
+        await asyncio.sleep(0)
+    assert running_.cancelled()
+    async with asyncio.timeout(10):
+        while _ENDING:
+            await asyncio.sleep(0)
+    assert backend.closed == 1
+
+
+async def test_storage_that_does_not_answer_at_first_ends_no_trigger(request_, place_with, monkeypatch):
+    monkeypatch.setattr(watch, "_ASK_AGAIN_S", 0)
+    backend, ti = ScriptedBackend([succeeded({"step": 3})]), TaskInstance()
+    place_with(backend)
+    answers = [BackendUnreachable("503"), BackendUnreachable("503"), True]
+
+    def is_owned_by(request, owner):
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def no_record(uri):
+        raise BackendUnreachable("503")
+
+    monkeypatch.setattr(attempts, "is_owned_by", is_owned_by)
+    monkeypatch.setattr(objects, "read_record", no_record)
+    (event,) = await fired(trigger_of(request_, ti))
+    assert event.payload["verdict"]["value"] == {"step": 3}
+    over = replace(request_, limits=replace(request_.limits, asked_at=0.0))
+    answers = [BackendUnreachable("503")] * 2
+    with pytest.raises(BackendUnreachable):
+        await fired(trigger_of(over, ti))
+    assert len(answers) == 1, "it is not asked for ever"
 
 
 async def idle(trigger, looks=50):

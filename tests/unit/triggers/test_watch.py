@@ -18,7 +18,7 @@ from airflow_raytpu.model.request import Kind, RayRequest
 from airflow_raytpu.model.verdict import Phase
 from airflow_raytpu.storage import objects
 from airflow_raytpu.triggers.relay import Relay
-from airflow_raytpu.triggers.watch import Watch, watch
+from airflow_raytpu.triggers.watching import Watch, watch
 from tests.doubles.scripted import Clock, Lines, ScriptedBackend, failed, ready, running, starting, succeeded
 
 NOW = 1_000_000.0
@@ -193,8 +193,20 @@ async def test_a_link_that_cannot_be_stored_decides_nothing():
     assert "no answer" in lines.texts("warning")[0]
 
 
+async def test_a_link_that_airflow_takes_for_ever_to_store_holds_no_look_up(monkeypatch):
+    async def publish(known):
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("airflow_raytpu.triggers.watching._CALL_LIMIT_S", 0.05)
+    backend = ScriptedBackend([running(dashboard="http://d"), succeeded()])
+    async with asyncio.timeout(10):
+        verdict, lines, _ = await see(backend, request(), publish=publish)
+    assert verdict.phase is Phase.SUCCEEDED
+    assert "TimeoutError" in lines.texts("warning")[0]
+
+
 async def test_a_log_that_cannot_be_read_decides_nothing(monkeypatch):
-    monkeypatch.setattr("airflow_raytpu.triggers.watch._DRAIN_S", 0)
+    monkeypatch.setattr("airflow_raytpu.triggers.watching._DRAIN_S", 0)
     backend = ScriptedBackend([running()] * 9 + [succeeded()], lines=[RuntimeError("socket closed with 1006")])
     verdict, lines, _ = await see(backend, request())
     assert verdict.phase is Phase.SUCCEEDED
