@@ -15,6 +15,7 @@ import random
 import statistics
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ _KILLS = 30
 _SEED = 7
 _LONGEST_OFFSET_S = 0.6
 _GOAL_PERCENT = 2.0
+_SAME_LOSS = 1e-6
 _LOSSES, _STEPS_A_LOSS, _NAP_S = 3, 1000, 0.05
 _GOODPUT_GOAL_PERCENT = 5.0
 
@@ -41,7 +43,7 @@ def main(arguments: list[str]) -> int:
         running_cluster(SMALL, also=[SMALL], arrivals=Arrivals(heal_s=1.0)) as cluster,
     ):
         gangs = Gangs(cluster, Path(folder))
-        found = [_hooks(gangs), _kills(gangs, kills), _goodput(gangs)]
+        found = [_hooks(gangs), *_kills(gangs, kills), _goodput(gangs)]
     for result in found:
         verdict = "holds" if result.holds else "MISSED"
         print(f"{result.id:<24} {result.value:>10.4g} {result.unit:<6} goal {result.goal:g}  {verdict}  {result.what}")
@@ -50,10 +52,11 @@ def main(arguments: list[str]) -> int:
     return 0 if all(result.holds for result in found) else 1
 
 
-def _kills(gangs: Gangs, count: int) -> Result:
+def _kills(gangs: Gangs, count: int) -> Iterator[Result]:
     """One run that is killed *count* times, each time in a save: steps that were done again beyond the fewest possible.
 
-    The fewest is what came since the newest checkpoint that was committed when the kill came.
+    The fewest is what came since the newest checkpoint that was committed when the kill came. Every loss of each try
+    is compared with that of a run which nothing interrupts.
     """
     moment = random.Random(_SEED)
     faults = [
@@ -69,7 +72,7 @@ def _kills(gangs: Gangs, count: int) -> Result:
     fewest = [run.reached - known for run, known in zip(runs, committed, strict=False)]
     print(f"steps lost by {len(lost)} kills: {lost}; fewest possible: {fewest}")
     beyond = [some - least for some, least in zip(lost, fewest, strict=True)]
-    return Result(
+    yield Result(
         id="checkpoints.lost",
         what=f"steps lost beyond the fewest possible, the worst of {len(lost)} kills in a save each {EVERY} steps",
         value=max(beyond),
@@ -77,6 +80,19 @@ def _kills(gangs: Gangs, count: int) -> Result:
         goal=0,
         a_a_ratio=1.0,
         rounds=len(lost),
+    )
+    alone = gangs.request("alone", config={"steps": steps})
+    gangs.result(alone, within_s=60 + steps)
+    (whole,) = tries(alone)
+    told = [(step, loss) for run in runs for step, loss in run.losses.items()]
+    yield Result(
+        id="checkpoints.curve",
+        what=f"the largest relative difference of {len(told)} losses over all tries from an uninterrupted run's",
+        value=max(abs(loss / whole.losses[step] - 1) for step, loss in told),
+        unit="",
+        goal=_SAME_LOSS,
+        a_a_ratio=1.0,
+        rounds=len(runs),
     )
 
 

@@ -95,13 +95,20 @@ def launch(plan: NodePlan) -> Launcher:
     return Launcher(plan, process, report_fd)
 
 
-def told_by_fork(question: Callable[[], Any]) -> Any:
+def told_by_fork(question: Callable[[], Any], within_s: float = 30.0) -> Any:
     """The JSON value that *question* gives in a forked process; ``None`` where that ended without one.
 
     Ray's client starts threads, and what they hold at the time of a fork stays locked for ever in the launcher that is
     forked; so the supervisor never asks Ray anything itself.
+
+    :param within_s: when it is ended, whatever it waits for: meanwhile the supervisor looks after nothing else.
     """
-    _, answer_fd = _fork(lambda write_fd: _write_all(write_fd, json.dumps(question())))
+
+    def answer_in_time(write_fd: int) -> None:
+        signal.setitimer(signal.ITIMER_REAL, within_s)
+        _write_all(write_fd, json.dumps(question()))
+
+    _, answer_fd = _fork(answer_in_time)
     with os.fdopen(answer_fd) as answer:
         text = answer.read()
     return json.loads(text) if text else None
@@ -111,7 +118,12 @@ def _fork(body: Callable[[int], None]) -> tuple[int, int]:
     """Run *body* in a forked process, with a file descriptor to write to; its pid, and the other end."""
     read_fd, write_fd = os.pipe()
     parent = os.getpid()
-    pid = os.fork()
+    try:
+        pid = os.fork()
+    except OSError:
+        os.close(read_fd)
+        os.close(write_fd)
+        raise
     if pid == 0:
         os.close(read_fd)
         _end_with(parent, lambda: body(write_fd))

@@ -95,10 +95,14 @@ def _has_mark(process: str, needle: bytes) -> bool:
 
 def _writes_into(process: str, folder: str) -> bool:
     with contextlib.suppress(OSError), os.scandir(f"{process}/fd") as entries:
-        return any(
-            str(Path(entry.path).readlink()).startswith(folder) and _writable(f"{process}/fdinfo/{entry.name}")
-            for entry in entries
-        )
+        return any(_is_open(process, entry.name, folder) for entry in entries)
+    return False
+
+
+def _is_open(process: str, number: str, folder: str) -> bool:
+    with contextlib.suppress(OSError):  # closed meanwhile, which says nothing of the others
+        file = str(Path(process, "fd", number).readlink())
+        return file.startswith(folder) and _writable(f"{process}/fdinfo/{number}")
     return False
 
 

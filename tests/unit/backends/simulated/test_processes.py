@@ -79,6 +79,17 @@ def test_writers_write_into_this_folder_and_no_other(started: list[subprocess.Po
     assert [each.pid for each in processes.writers(tmp_path / "0.1")] == [started[0].pid]
 
 
+def test_a_file_that_is_closed_meanwhile_hides_no_other(tmp_path: Path) -> None:
+    for name in ("fd", "fdinfo"):
+        (tmp_path / name).mkdir()
+    for number in range(10):
+        (tmp_path / "fd" / str(number)).touch()  # to read it as a link fails, as it does with one that is gone
+    (tmp_path / "fd" / "10").symlink_to("/a folder/log")
+    (tmp_path / "fdinfo" / "10").write_text("pos:\t0\nflags:\t0100001\n")
+    assert processes._writes_into(str(tmp_path), "/a folder/")
+    assert not processes._writes_into(str(tmp_path), "/another/")
+
+
 def test_ending_ends_what_is_found_and_says_what_resists(started: list[subprocess.Popen[bytes]]) -> None:
     process = sleeper(started)
     assert processes.end(lambda: [process] if process.alive() else [], within_s=10.0) == []
