@@ -137,7 +137,8 @@ def _provisioning(tpu_slice: TpuSlice, options: KubeRayOptions) -> list[str]:
         case Provisioning.FLEX_START:
             return ["--flex-start", "--reservation-affinity=none", "--no-enable-autorepair", *scaled]
         case Provisioning.QUEUED:
-            return ["--enable-queued-provisioning", "--reservation-affinity=none", "--no-enable-autorepair", *scaled]
+            queued = ["--enable-queued-provisioning", "--flex-start"]
+            return [*queued, "--reservation-affinity=none", "--no-enable-autorepair", *scaled]
         case Provisioning.RESERVATION:
             held = f"--reservation={options.reservation}"
             return ["--reservation-affinity=specific", held, f"--num-nodes={tpu_slice.hosts}"]

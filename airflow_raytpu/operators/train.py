@@ -28,9 +28,9 @@ PREVIOUS_RUN = "previous_run"
 class JaxTrainerOperator(RequestOperator):
     """Run ``train_loop(config)`` with Ray Train on every host of a TPU slice, as one JAX mesh.
 
-    Returns ``{"step", "metrics", "checkpoint", "resumed_from", "chip_hours", "evictions", "failures", "processes",
-    "devices", "best_step", "best_checkpoint", "warm_start", "goodput", "series", "profile", "datasets", "resizes"}``;
-    ``train.output["checkpoint"]`` is the last checkpoint's URI.
+    Returns ``{"step", "metrics", "checkpoint", "resumed_from", "chip_hours", "evictions", "failures", "causes",
+    "held_s", "lost_s", "processes", "devices", "best_step", "best_checkpoint", "warm_start", "goodput", "series",
+    "profile", "datasets", "resizes"}``; ``train.output["checkpoint"]`` is the last checkpoint's URI.
 
     :param train_loop: ``"module:function"``, or the function. It takes the config and imports jax inside.
     :param train_loop_config: what the loop is given (JSON, templated). A ``{{ params.steps }}`` in it is a number in a

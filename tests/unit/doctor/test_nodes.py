@@ -57,6 +57,8 @@ def test_ironwood_takes_its_topology_from_a_policy():
 def test_ways_to_come_by_nodes(options, flag, count):
     found = flags(TpuSlice("v6e", "4x4"), **options)
     assert {flag, count} <= set(found)
+    # GKE wants both where requests are queued.
+    assert ("--flex-start" in found) == (options["provisioning"] in {"flex-start", "queued"})
 
 
 def test_every_way_is_known():
