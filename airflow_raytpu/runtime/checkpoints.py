@@ -35,6 +35,7 @@ from airflow_raytpu.runtime.resizing import ResizeError
 from airflow_raytpu.runtime.saving import Saver
 
 State = TypeVar("State")
+Found = TypeVar("Found")
 
 log = logging.getLogger(__name__)
 
@@ -75,19 +76,16 @@ def load(uri: str) -> Any:
     """The whole checkpoint at *uri* as plain dicts, lists and NumPy arrays, wherever it was trained.
 
     :raises PathError: there is no checkpoint.
+    :raises LostError: its bucket is in trouble.
     """
     import jax
     import numpy as np
     import orbax.checkpoint as ocp
 
-    path = files.native(uri)
-    with ocp.PyTreeCheckpointer() as checkpointer:
-        try:
-            tree = checkpointer.metadata(path).item_metadata.tree
-        except (FileNotFoundError, ValueError, AttributeError) as error:
-            raise PathError(f"There is no checkpoint at {uri}.", GIVE) from error
-        plain = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
-        return checkpointer.restore(path, restore_args=plain)
+    tree = _found(uri, trees.written)
+    plain = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
+    with reading(uri), ocp.PyTreeCheckpointer() as checkpointer:
+        return checkpointer.restore(files.native(uri), restore_args=plain)
 
 
 def _restore_into(uri: str, state: State, *, warm: bool = False) -> State:
@@ -101,12 +99,7 @@ def _restore_into(uri: str, state: State, *, warm: bool = False) -> State:
     import jax
     import orbax.checkpoint as ocp
 
-    path = files.native(uri)
-    try:
-        with reading(uri):
-            found = trees.stored(path)
-    except (FileNotFoundError, ValueError) as error:
-        raise PathError(f"There is no checkpoint at {uri}.", GIVE) from error
+    found = _found(uri, trees.stored)
     if differs := trees.mismatch(trees.leaves(state), found, types=not warm):
         lever = (
             "Pass a checkpoint of this model." if warm else 'Restore the model as it was; resume="never" begins anew.'
@@ -114,7 +107,20 @@ def _restore_into(uri: str, state: State, *, warm: bool = False) -> State:
         raise CheckpointError(f"The checkpoint {uri} is of another model: {differs}.", lever)
     like = jax.tree.map(ocp.utils.to_shape_dtype_struct, state)
     with reading(uri), ocp.StandardCheckpointer() as checkpointer:
-        return checkpointer.restore(path, like)  # type: ignore[no-any-return]
+        return checkpointer.restore(files.native(uri), like)  # type: ignore[no-any-return]
+
+
+def _found(uri: str, look: Callable[[str], Found]) -> Found:
+    """What *look* finds of the checkpoint at *uri*.
+
+    :raises PathError: there is none.
+    :raises LostError: its bucket is in trouble.
+    """
+    try:
+        with reading(uri):
+            return look(files.native(uri))
+    except (FileNotFoundError, ValueError) as error:
+        raise PathError(f"There is no checkpoint at {uri}.", GIVE) from error
 
 
 @dataclass

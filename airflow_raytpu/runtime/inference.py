@@ -16,12 +16,12 @@ from airflow_raytpu.model.policies import RetryBudget
 from airflow_raytpu.model.request import RayRequest
 from airflow_raytpu.placement.plan import SlicePlan, plan
 from airflow_raytpu.placement.topology import TpuSlice
-from airflow_raytpu.runtime import neighbours, output, relay
+from airflow_raytpu.runtime import files, neighbours, output, relay
 from airflow_raytpu.runtime.author import AuthorError
 from airflow_raytpu.runtime.batching import HostWork, Part, parts, split
 from airflow_raytpu.runtime.columns import is_numeric
 from airflow_raytpu.runtime.faults import cause_of, meaning
-from airflow_raytpu.runtime.lineage import lineage
+from airflow_raytpu.runtime.lineage import GIVE, lineage
 from airflow_raytpu.runtime.outbox import Outbox
 from airflow_raytpu.runtime.parquet import ParquetFile, scan
 from airflow_raytpu.runtime.scorer import Program, Scorer
@@ -87,6 +87,7 @@ class _Inference:
         todo = self._todo(made)
         left = {number: part for number, part in todo if part.keep}
         if left:
+            self._check_access()
             self._tries.run(lambda held: self._once(program, held, left))
         like = next((part for part in made if part.keep), None)
         for _, part in todo:
@@ -118,6 +119,16 @@ class _Inference:
             "causes": list(spent.causes),
         }
 
+    def _check_access(self) -> None:
+        """See before there is a slice that the hosts can read the model and write their parts.
+
+        :raises PathError: they cannot.
+        """
+        model = self._arguments["model"]
+        if model and self._arguments["load"] is None and files.read_bytes(f"{model}/_METADATA") is None:
+            raise PathError(f"There is no checkpoint at {model}.", GIVE)
+        files.make_folder(self._folder)
+
     def _program(self, found: Sequence[ParquetFile]) -> Program:
         arguments = self._arguments
         return Program(
@@ -131,12 +142,7 @@ class _Inference:
 
     def _todo(self, made: Sequence[Part]) -> list[tuple[int, Part]]:
         """The parts that are not there yet."""
-        attempts, model = lineage(self._request), self._arguments["model"]
-        todo = [
-            (number, part)
-            for number, part in enumerate(made)
-            if not output.is_done(part, self._folder, attempts, model)
-        ]
+        todo = output.missing(made, self._folder, lineage(self._request), self._arguments["model"])
         if len(todo) < len(made):
             log.info("%d of %d parts are there already", len(made) - len(todo), len(made))
         return todo

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from pyarrow import parquet as pq
 from airflow_raytpu.model.errors import RowCountError
 from airflow_raytpu.runtime import files
 from airflow_raytpu.runtime.batching import Part
+from airflow_raytpu.runtime.parquet import FOOTER_THREADS, NoParquetError, reading
 from airflow_raytpu.runtime.spans import Span
 
 _MARK = b"airflow_raytpu"
@@ -39,32 +41,38 @@ def write_empty(part: Part, folder: str, like: Part | None, mark: Mapping[str, A
     """Write a part that has no row, with the columns that the part *like* was written with."""
     table = part.file.schema.empty_table()
     if like is not None:
-        filesystem, path = files.locate(f"{folder}/{like.name}")
-        with pq.ParquetFile(filesystem.open_input_file(path)) as opened:
-            table = opened.schema_arrow.empty_table()
+        with reading(folder, like.name) as file:
+            table = file.schema_arrow.empty_table()
     _put(part, folder, table, mark)
+
+
+def missing(parts: Sequence[Part], folder: str, lineage: Sequence[str], model: str | None) -> list[tuple[int, Part]]:
+    """Those of *parts* that are not :func:`done <is_done>`, with their numbers."""
+    with ThreadPoolExecutor(FOOTER_THREADS) as pool:
+        done = pool.map(lambda part: is_done(part, folder, lineage, model), parts)
+        return [(number, part) for number, (part, there) in enumerate(zip(parts, done, strict=True)) if not there]
 
 
 def is_done(part: Part, folder: str, lineage: Sequence[str], model: str | None) -> bool:
     """Whether *part* is there, whole, from the same model, and the work of an attempt of *lineage*."""
-    filesystem, path = files.locate(f"{folder}/{part.name}")
     try:
-        with pq.ParquetFile(filesystem.open_input_file(path)) as opened:
-            mark = json.loads((opened.schema_arrow.metadata or {}).get(_MARK, b"{}"))
-            rows = opened.metadata.num_rows
-    except (FileNotFoundError, pa.ArrowInvalid, ValueError):
+        with reading(folder, part.name) as file:
+            mark = json.loads((file.schema_arrow.metadata or {}).get(_MARK, b"{}"))
+            rows = file.metadata.num_rows
+    except NoParquetError:
         return False
     return rows == part.keep == mark.get("rows") and mark.get("request") in lineage and mark.get("model") == model
 
 
 def count(parts: Sequence[Part], folder: str) -> int:
     """Rows in the written *parts*, by their footers."""
-    total = 0
-    for part in parts:
-        filesystem, path = files.locate(f"{folder}/{part.name}")
-        with pq.ParquetFile(filesystem.open_input_file(path)) as opened:
-            total += opened.metadata.num_rows
-    return total
+
+    def rows(part: Part) -> int:
+        with reading(folder, part.name) as file:
+            return int(file.metadata.num_rows)
+
+    with ThreadPoolExecutor(FOOTER_THREADS) as pool:
+        return sum(pool.map(rows, parts))
 
 
 def _put(part: Part, folder: str, table: pa.Table, mark: Mapping[str, Any]) -> None:

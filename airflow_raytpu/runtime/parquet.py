@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
 from pyarrow import parquet as pq
 
-from airflow_raytpu.model.errors import PathError
+from airflow_raytpu.model.errors import PathError, RayTpuError
+from airflow_raytpu.runtime import files
+from airflow_raytpu.runtime.buckets import RefusedError, SilentError
 from airflow_raytpu.runtime.listing import listed, opened
 from airflow_raytpu.runtime.spans import Grouped, groups_of
 
-_FOOTER_THREADS = 16
+FOOTER_THREADS = 16
+"""So many files are opened at once: in a bucket, each takes several round trips."""
+
+_GOOGLE = "google::cloud::Status"
+_SAID = re.compile(r"with a last message of (.*?) error_info=", re.DOTALL)
+"""What Google said, in the middle of what its C++ client says."""
+
+
+class NoParquetError(PathError):
+    """There is no such file, or it is not Parquet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +36,7 @@ class ParquetFile(Grouped):
     def read(self, start: int, stop: int, columns: Sequence[str] | None = None) -> pa.Table:
         """See :class:`~airflow_raytpu.runtime.spans.File`; only the row groups that hold the rows are read."""
         wanted, skipped = groups_of(self.groups, start, stop)
-        with pq.ParquetFile(opened(self.root, self.name)) as file:
+        with reading(self.root, self.name) as file:
             table = file.read_row_groups(wanted, columns=list(columns) if columns is not None else None)
         return table.slice(skipped, stop - start)
 
@@ -31,25 +44,66 @@ class ParquetFile(Grouped):
 def scan(uri: str) -> list[ParquetFile]:
     """The Parquet files that *uri* names, in order of their names: a file, a folder (with folders in it) or a glob.
 
-    :raises PathError: there is none, or one is not Parquet.
+    :raises PathError: there is none, or one is not Parquet, or may not be read.
+    :raises SilentError: its bucket did not answer in time.
     """
-    found = listed(uri)
+    with _errors(uri):
+        found = listed(uri)
     names = [name for name in found.sizes if found.chosen or name.endswith(".parquet")]
     if not names:
         raise PathError(f"There is no Parquet file at {uri}.", "Give a folder, a file or a glob of *.parquet files.")
-    with ThreadPoolExecutor(_FOOTER_THREADS) as pool:
+    with ThreadPoolExecutor(FOOTER_THREADS) as pool:
         return list(pool.map(lambda name: footer(found.root, name), names))
 
 
 def footer(root: str, name: str) -> ParquetFile:
-    """:raises PathError: it is not Parquet."""
+    """See :func:`reading`."""
+    with reading(root, name) as file:
+        meta = file.metadata
+        groups = tuple(meta.row_group(index).num_rows for index in range(meta.num_row_groups))
+        size = sum(meta.row_group(index).total_byte_size for index in range(meta.num_row_groups))
+        return ParquetFile(root, name, groups, size, file.schema_arrow)
+
+
+@contextmanager
+def reading(root: str, name: str) -> Iterator[pq.ParquetFile]:
+    """The Parquet file *name* below *root*, open.
+
+    :raises NoParquetError: it is not there, or not Parquet.
+    :raises PathError: it may not be read.
+    :raises SilentError: its bucket did not answer in time.
+    """
+    with _errors(f"{root}/{name}"):
+        stream = opened(root, name)
+        # Where an object's first bytes do not come, Arrow only says that nothing is open, and tries anew when it is
+        # asked next (26.0). As a stream it says why.
+        if stream.closed:
+            filesystem, path = files.locate(root)
+            filesystem.open_input_stream(f"{path.rstrip('/')}/{name}").read(1)
+        with pq.ParquetFile(stream) as file:
+            yield file
+
+
+@contextmanager
+def _errors(uri: str) -> Iterator[None]:
+    """Arrow's errors as ours."""
     try:
-        with pq.ParquetFile(opened(root, name)) as file:
-            meta = file.metadata
-            groups = tuple(meta.row_group(index).num_rows for index in range(meta.num_row_groups))
-            size = sum(meta.row_group(index).total_byte_size for index in range(meta.num_row_groups))
-            return ParquetFile(root, name, groups, size, file.schema_arrow)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise PathError(
-            f"{root}/{name} cannot be read as Parquet: {error}", "Replace it, or move it elsewhere."
-        ) from error
+        yield
+    except RayTpuError:
+        raise
+    except (OSError, ValueError) as error:
+        said = _SAID.search(str(error))
+        why = said[1] if said else error
+        from_bucket = _GOOGLE in str(error)
+        # Storage gives its errors a number, and what is no Parquet has none.
+        if isinstance(error, (FileNotFoundError, ValueError)) or (error.errno is None and not from_bucket):
+            raise NoParquetError(
+                f"{uri} cannot be read as Parquet: {why}", "Replace it, or move it elsewhere."
+            ) from error
+        cause = f"{uri} could not be read: {why}"
+        if not from_bucket:
+            raise PathError(cause, "See its permissions, and the disk.") from error
+        if isinstance(error, PermissionError):
+            lever = "Grant the service account of the Ray pods Storage Object User on the bucket."
+            raise RefusedError(cause, lever) from error
+        raise SilentError(cause, "Google Cloud Storage may be in trouble; try again.") from error

@@ -24,7 +24,14 @@ def leaves(state: Any) -> dict[str, str]:
 
 
 def stored(path: str) -> dict[str, str]:
-    """The leaves of the checkpoint at *path*, by what Orbax wrote of them. Every process may ask for itself.
+    """The leaves of the checkpoint at *path*, see :func:`written`."""
+    return leaves(written(path))
+
+
+def written(path: str) -> Any:
+    """The tree of the checkpoint at *path*, by what Orbax wrote of it. Every process may ask for itself.
+
+    Not by a checkpointer, which says of one that cannot be read that it has no tree (Orbax 0.12).
 
     :raises FileNotFoundError: there is no checkpoint.
     """
@@ -34,7 +41,7 @@ def stored(path: str) -> dict[str, str]:
     tree = ocp.StandardCheckpointHandler().metadata(ocp.utils.epath.Path(path)).tree
     if not tree:
         raise FileNotFoundError(path)
-    return leaves(tree)
+    return tree
 
 
 def mismatch(wanted: Leaves, found: Leaves, *, types: bool = True) -> str:

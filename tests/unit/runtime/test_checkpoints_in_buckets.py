@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from airflow_raytpu.model.errors import CheckpointError, LostError
+from airflow_raytpu.model.errors import CheckpointError, LostError, PathError
 from airflow_raytpu.model.policies import CheckpointPolicy
 from airflow_raytpu.runtime import checkpoints, files
 from airflow_raytpu.runtime.checkpoints import Session
@@ -139,6 +139,20 @@ def test_a_bucket_that_gives_nothing_back_is_not_the_authors_fault(of, run, buck
     assert "the Ray pods may read there" in caught.value.lever
     bucket.troubles.clear()
     assert run(20)[1] == 10
+
+
+@pytest.mark.parametrize("of", ["get .*/_METADATA", "get .*/ocdbt.process_0/manifest|get .*/manifest", "get .*/d/"])
+def test_nor_is_it_where_a_whole_checkpoint_is_loaded(of, run, bucket):
+    run(10)
+    bucket.trouble("status", of, status=403, times=ALWAYS)
+
+    with pytest.raises(LostError, match=f"The checkpoint {ROOT}/10 could not be read: .*"):
+        checkpoints.load(f"{ROOT}/10")
+
+    bucket.troubles.clear()
+    assert checkpoints.load(f"{ROOT}/10")["x"].tolist() == [[10.0, 10.0]] * 4
+    with pytest.raises(PathError, match=f"There is no checkpoint at {ROOT}/11."):
+        checkpoints.load(f"{ROOT}/11")
 
 
 def test_a_save_that_is_refused_is_gone_on_without_until_it_is_one_too_many(run, bucket, caplog):

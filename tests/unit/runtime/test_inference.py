@@ -7,12 +7,13 @@ import contextlib
 import numpy as np
 import pytest
 
-from airflow_raytpu.model.errors import LostError, StartTimeout
+from airflow_raytpu.model.errors import LostError, PathError, StartTimeout
 from airflow_raytpu.model.request import Kind
 from airflow_raytpu.placement.plan import plan
 from airflow_raytpu.placement.topology import TpuSlice
 from airflow_raytpu.runtime import inference, output, tries
 from airflow_raytpu.runtime.author import AuthorError
+from airflow_raytpu.runtime.buckets import RefusedError
 from airflow_raytpu.runtime.inference import _Inference, _Stream
 from airflow_raytpu.runtime.outbox import Outbox
 from airflow_raytpu.runtime.slices import ReservedSlice
@@ -111,6 +112,23 @@ def test_losses_end_it_in_the_end(infer):
     with pytest.raises(LostError):
         made.run()
     assert made._tries.tally.spent.evictions == 20
+
+
+def test_a_model_or_an_output_out_of_reach_is_known_before_there_is_a_slice(infer, tmp_path, monkeypatch):
+    made = infer()
+    made._arguments = {**made._arguments, "model": (tmp_path / "model").as_uri()}
+    with pytest.raises(PathError, match=r"There is no checkpoint at .*/model"):
+        made.run()
+
+    made = infer()
+
+    def refused(uri):
+        raise RefusedError(f"{uri} could not be written: no right")
+
+    monkeypatch.setattr(inference.files, "make_folder", refused)
+    with pytest.raises(RefusedError, match="no right"):
+        made.run()
+    assert made.began_with == []
 
 
 def test_a_second_start_is_counted_here_since_airflow_would_count_it_as_a_stall(make_request, monkeypatch):

@@ -5,8 +5,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_raytpu.model.errors import RowCountError
-from airflow_raytpu.runtime import output
+from airflow_raytpu.runtime import output, parquet
 from airflow_raytpu.runtime.batching import Part, parts
+from airflow_raytpu.runtime.buckets import SilentError
 from airflow_raytpu.runtime.parquet import scan
 
 MARK = {"request": "one", "model": "m"}
@@ -39,14 +40,28 @@ def test_only_a_whole_part_of_this_model_and_lineage_is_done(made, folder, tmp_p
     output.write(part, folder, {"digit": np.arange(3)}, MARK)
 
     assert output.is_done(part, folder, ["two", "one"], "m")
+    assert output.missing(made, folder, ["one"], "m") == [(1, made[1]), (2, made[2])]
     assert not output.is_done(part, folder, ["two"], "m")
     assert not output.is_done(part, folder, ["one"], "other")
     assert not output.is_done(Part(part.file, part.name, 2), folder, ["one"], "m")
 
     whole = (tmp_path / "out" / part.name).read_bytes()
-    (tmp_path / "out" / part.name).write_bytes(whole[: len(whole) // 2])
+    # Of the second one the end is whole, but not what it ends.
+    for broken in (whole[: len(whole) // 2], whole[:-40] + b"\xff" * 32 + whole[-8:]):
+        (tmp_path / "out" / part.name).write_bytes(broken)
+        assert not output.is_done(part, folder, ["one"], "m")
 
-    assert not output.is_done(part, folder, ["one"], "m")
+
+def test_a_part_that_cannot_be_looked_at_is_not_written_anew(made, folder, monkeypatch):
+    output.write(made[0], folder, {"digit": np.arange(3)}, MARK)
+
+    def silent(root, name):
+        raise OSError("google::cloud::Status(UNAVAILABLE: Retry policy exhausted)")
+
+    monkeypatch.setattr(parquet, "opened", silent)
+
+    with pytest.raises(SilentError, match="could not be read"):
+        output.is_done(made[0], folder, ["one"], "m")
 
 
 def test_a_dropped_tail_is_not_written(made, folder, tmp_path):

@@ -1,11 +1,14 @@
 """Rows known from footers, read where they are."""
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_raytpu.model.errors import PathError
-from airflow_raytpu.runtime.parquet import ParquetFile, scan
+from airflow_raytpu.runtime import files
+from airflow_raytpu.runtime.buckets import RefusedError, SilentError
+from airflow_raytpu.runtime.parquet import NoParquetError, ParquetFile, footer, scan
 from airflow_raytpu.runtime.spans import Span, chop, share
 
 
@@ -36,6 +39,44 @@ def test_something_else_there(tmp_path):
 
     with pytest.raises(PathError, match=r"x\.parquet cannot be read as Parquet"):
         scan(tmp_path.as_uri())
+
+
+DENIED = "google::cloud::Status(PERMISSION_DENIED: Permanent error, with a last message of no right error_info={...})"
+SILENT = "google::cloud::Status(UNAVAILABLE: Retry policy exhausted, with a last message of try later error_info={...})"
+
+
+@pytest.mark.parametrize(
+    ("why", "kind", "said"),
+    [
+        (PermissionError(13, DENIED), RefusedError, "gs://runs/in/a.parquet could not be read: no right"),
+        (OSError(SILENT), SilentError, "gs://runs/in/a.parquet could not be read: try later"),
+        (FileNotFoundError(2, "gone"), NoParquetError, "gs://runs/in/a.parquet cannot be read as Parquet: .*gone"),
+    ],
+)
+def test_what_storage_says_is_told_though_arrow_keeps_it_to_itself(why, kind, said, monkeypatch):
+    class Closed:
+        """As Arrow's own, where the first bytes of an object do not come (26.0)."""
+
+        def open_input_file(self, path):
+            file = pa.BufferReader(b"")
+            file.close()
+            return file
+
+        def open_input_stream(self, path):
+            assert path == "runs/in/a.parquet"
+            raise why
+
+        def get_file_info(self, path):
+            raise why
+
+    monkeypatch.setattr(files, "locate", lambda uri: (Closed(), "runs/in"))
+
+    with pytest.raises(kind, match=said):
+        footer("gs://runs/in", "a.parquet")
+    with pytest.raises(kind, match=said):
+        ParquetFile("gs://runs/in", "a.parquet", (1,), 1, None).read(0, 1)
+    with pytest.raises(kind, match=said):
+        scan("gs://runs/in/a.parquet")
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 10), (0, 3), (3, 4), (2, 9), (9, 10)])
