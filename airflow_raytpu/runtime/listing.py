@@ -47,7 +47,13 @@ def listed(uri: str) -> Listing:
 def opened(root: str, name: str) -> fs.NativeFile:
     """The file *name* below *root*, to be read anywhere in it."""
     filesystem, path = files.locate(root)
-    return filesystem.open_input_file(f"{path.rstrip('/')}/{name}")
+    file = f"{path.rstrip('/')}/{name}"
+    stream = filesystem.open_input_file(file)
+    # Where an object's first bytes do not come, Arrow only says that nothing is open, and tries anew when it is asked
+    # next (26.0). As a stream it says why.
+    if stream.closed:
+        filesystem.open_input_stream(file).read(1)
+    return stream
 
 
 def _split(uri: str) -> tuple[str, str]:

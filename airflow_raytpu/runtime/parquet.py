@@ -12,7 +12,6 @@ import pyarrow as pa
 from pyarrow import parquet as pq
 
 from airflow_raytpu.model.errors import PathError, RayTpuError
-from airflow_raytpu.runtime import files
 from airflow_raytpu.runtime.buckets import RefusedError, SilentError
 from airflow_raytpu.runtime.listing import listed, opened
 from airflow_raytpu.runtime.spans import Grouped, groups_of
@@ -73,15 +72,8 @@ def reading(root: str, name: str) -> Iterator[pq.ParquetFile]:
     :raises PathError: it may not be read.
     :raises SilentError: its bucket did not answer in time.
     """
-    with _errors(f"{root}/{name}"):
-        stream = opened(root, name)
-        # Where an object's first bytes do not come, Arrow only says that nothing is open, and tries anew when it is
-        # asked next (26.0). As a stream it says why.
-        if stream.closed:
-            filesystem, path = files.locate(root)
-            filesystem.open_input_stream(f"{path.rstrip('/')}/{name}").read(1)
-        with pq.ParquetFile(stream) as file:
-            yield file
+    with _errors(f"{root}/{name}"), pq.ParquetFile(opened(root, name)) as file:
+        yield file
 
 
 @contextmanager
