@@ -33,7 +33,7 @@ demo:
 
 test:
 	@sh .ci/setup.sh test
-	@exec $(RUN) .venv/bin/python -m pytest $(TESTS)
+	@exec $(RUN) .venv/bin/python .ci/tests.py $(TESTS)
 
 test-long:
 	@sh .ci/setup.sh test

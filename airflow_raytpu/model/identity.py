@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 JOB_NAME_LIMIT = 35
@@ -81,9 +81,10 @@ class Identity:
 
     def _hash(self) -> str:
         # The lengths keep ("a", "bc") and ("ab", "c") apart.
-        text = "".join(f"{len(value)}:{value};" for value in map(str, asdict(self).values()))
-        digest = base64.b32encode(hashlib.sha256(text.encode()).digest()).decode().lower()
-        return digest[:_HASH_LENGTH]
+        values = (str(getattr(self, field.name)) for field in fields(self))
+        text = "".join(f"{len(value)}:{value};" for value in values)
+        digest = hashlib.sha256(text.encode()).digest()[: _HASH_LENGTH * 5 // 8]
+        return base64.b32encode(digest).decode().lower()
 
 
 def _dns_slug(text: str) -> str:

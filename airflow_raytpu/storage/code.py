@@ -9,6 +9,7 @@ import ast
 import builtins
 import difflib
 import dis
+import functools
 import hashlib
 import inspect
 import re
@@ -123,6 +124,15 @@ def find_module(module: str, what: str, *, runnable: bool = False) -> Code:
     return Code(module, roots)
 
 
+@functools.lru_cache(maxsize=32)
+def syntax_tree(text: bytes, file: str) -> ast.Module:
+    """The tree of *text*, not to be changed. Parsed once: many tasks of a DAG name functions of one module.
+
+    :raises SyntaxError: it cannot be read.
+    """
+    return ast.parse(text, filename=file)
+
+
 def _find_module(module: str, asked: str) -> tuple[Path, tuple[tuple[Path, str], ...]]:
     """The file of *module*, and what to ship for it.
 
@@ -163,7 +173,7 @@ def _module_file(spec: ModuleSpec, module: str) -> Path | None:
 def _check_defined(file: Path, entry: str, what: str) -> None:
     """*file* defines the first part of the qualified name, as far as can be read from its text."""
     try:
-        tree = ast.parse(file.read_bytes(), filename=str(file))
+        tree = syntax_tree(file.read_bytes(), str(file))
     except SyntaxError as error:
         raise CodeError(f"{what} {entry}: {file}:{error.lineno}: {error.msg}.", "Correct the syntax.") from error
     names = set(_defined(tree.body))

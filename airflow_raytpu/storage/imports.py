@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from airflow_raytpu.storage.code import Code
+from airflow_raytpu.storage.code import Code, syntax_tree
 
 
 def at_top(code: Code, package: str) -> str:
@@ -15,7 +15,7 @@ def at_top(code: Code, package: str) -> str:
         below = root.joinpath(*module.split("."))
         for file in (below / "__init__.py", below.with_suffix(".py")):
             if file.is_file():
-                lines = _lines(ast.parse(file.read_bytes()).body, package)
+                lines = _lines(syntax_tree(file.read_bytes(), str(file)).body, package)
                 return next((f"{file.relative_to(root).as_posix()}:{line}" for line in lines), "")
     return ""
 

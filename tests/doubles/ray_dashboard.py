@@ -58,7 +58,7 @@ class RayDashboard:
                 web.put("/api/packages/gcs/{name}", self._upload),
             ]
         )
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()

@@ -1,18 +1,30 @@
-"""Airflow writes to AIRFLOW_HOME when it is imported, so that is a temporary folder before anything else happens."""
-
 from __future__ import annotations
 
-import atexit
-import os
-import shutil
-import tempfile
+import functools
+import gc
 
 import pytest
 
-_HOME = tempfile.mkdtemp(prefix="raytpu-unit-")
-atexit.register(shutil.rmtree, _HOME, ignore_errors=True)
-os.environ["AIRFLOW_HOME"] = _HOME
-os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
+# Airflow, Ray and their like are 300,000 objects that stay: looking through them again and again takes seconds.
+gc.set_threshold(10_000, 20, 20)
+
+
+def pytest_collection_finish():
+    gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _the_runtime_is_read_and_compressed_once():
+    """Hundreds of tests ship it, most of them with the same code of an author's."""
+    from airflow_raytpu.storage import staging
+
+    compress = staging._zip
+    runtime = functools.cache(staging._runtime)
+    of = functools.lru_cache(maxsize=32)(lambda files: compress(dict(files)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(staging, "_runtime", lambda: dict(runtime()))
+        patch.setattr(staging, "_zip", lambda files: of(tuple(sorted(files.items()))))
+        yield
 
 
 @pytest.fixture

@@ -133,8 +133,10 @@ def refusal(asked: Asked, answer: Answer) -> RayTpuError:
 
 def missing_name(asked: Asked, answer: Answer) -> bool:
     """A 404 for this very object, not for its kind or its namespace."""
-    details = answer.details
-    return answer.status == 404 and bool(asked.name) and details.get("name") == asked.name and not _no_namespace(answer)
+    # The status first: the body of an answer that is no refusal is large, and read by whoever asked for it.
+    if answer.status != 404 or not asked.name:
+        return False
+    return answer.details.get("name") == asked.name and not _no_namespace(answer)
 
 
 def other_uid(answer: Answer) -> bool:

@@ -49,6 +49,7 @@ class FakeKubernetes(Contents):
         self.watches: list[Watch] = []
         self._requests = Requests(self.objects, self.authority, self.logs)
         self._runner: web.AppRunner | None = None
+        self._place: socket.socket | None = None
         self._port = 0
 
     @property
@@ -66,6 +67,8 @@ class FakeKubernetes(Contents):
     async def __aexit__(self, *_: object) -> None:
         self._collector.cancel()
         await self.stop()
+        if self._place is not None:
+            self._place.close()
         with contextlib.suppress(asyncio.CancelledError):
             await self._collector
 
@@ -73,10 +76,15 @@ class FakeKubernetes(Contents):
         """Listen, on the same port as before where there was one."""
         app = web.Application(client_max_size=BODY_LIMIT * 4)
         app.router.add_route("*", "/{path:.*}", self._handle)
-        self._runner = web.AppRunner(app, shutdown_timeout=0.0, handler_cancellation=True)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.0, handler_cancellation=True, access_log=None)
         await self._runner.setup()
+        if self._place is None:
+            # Bound and never listening: while the server is down, nobody else is given its port.
+            self._place = socket.socket()
+            self._place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._place.bind(("127.0.0.1", 0))
+            self._port = self._place.getsockname()[1]
         listening = socket.create_server(("127.0.0.1", self._port), backlog=512)
-        self._port = listening.getsockname()[1]
         await web.SockSite(self._runner, listening).start()
 
     async def stop(self) -> None:

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import socket
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from airflow_raytpu.demo import checks
@@ -16,7 +19,8 @@ def test_a_taken_port_is_told_with_its_holder():
         holder.bind(("127.0.0.1", 0))
         holder.listen()
         port = holder.getsockname()[1]
-        with pytest.raises(RequestError, match=rf"Port {port} is taken by pid \d+ \(.*python") as caught:
+        shown = re.escape(" ".join(psutil.Process().cmdline())[:80])
+        with pytest.raises(RequestError, match=rf"Port {port} is taken by pid {os.getpid()} \({shown}\)\.") as caught:
             checks.choose_port(port)
     assert "--port" in caught.value.lever
 

@@ -32,7 +32,12 @@ def jax(monkeypatch):
 @pytest.fixture
 def run(bucket, jax, monkeypatch):
     """Trains up to a step, as a driver and its one worker do; the session, where it began, and the state."""
+    from orbax.checkpoint._src.serialization import tensorstore_utils
+
     monkeypatch.setattr(checkpoints, "_report", lambda commit: None)
+    # As the other clients here, TensorStore makes no pause between two tries.
+    retries = {"initial_delay": "1ms", "max_delay": "10ms"}
+    monkeypatch.setitem(tensorstore_utils._DEFAULT_OCDBT_TS_CONTEXT, "gcs_request_retries", retries)
 
     def init():
         return {"x": jax.numpy.zeros((4, 2)), "key": jax.random.key(0), "name": 3}

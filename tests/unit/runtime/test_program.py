@@ -83,6 +83,7 @@ def wares(tmp_path, monkeypatch):
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sys, "argv", list(sys.argv))
+    monkeypatch.setattr(launch, "_POLL_S", 0.02)
     monkeypatch.chdir(tmp_path)
     # Where Ray's worker would have it from its working directory.
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

@@ -6,7 +6,7 @@ import pytest
 
 from airflow_raytpu.model.errors import CheckpointError, LostError
 from airflow_raytpu.model.policies import CheckpointPolicy
-from airflow_raytpu.runtime import files
+from airflow_raytpu.runtime import files, saving
 from airflow_raytpu.runtime.commits import Commit
 from airflow_raytpu.runtime.saving import Saver
 
@@ -61,6 +61,7 @@ def gang(tmp_path, monkeypatch):
     monkeypatch.setenv("TPU_NAME", "s-0")
     monkeypatch.setenv("TPU_WORKER_ID", "1")
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.setattr(saving, "_LOOK_S", 0.01)
     board, made = Board(), []
 
     def make(*hosts, commit=None, **policy):

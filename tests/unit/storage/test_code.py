@@ -11,7 +11,7 @@ import pytest
 
 from airflow_raytpu.model.errors import CodeError
 from airflow_raytpu.storage import code as code_module
-from airflow_raytpu.storage import objects, staging
+from airflow_raytpu.storage import imports, objects, staging
 from airflow_raytpu.storage.code import find_code
 
 EXPLODES = "raise RuntimeError('this module was imported')\n"
@@ -54,6 +54,24 @@ def project(tmp_path, monkeypatch):
 def test_code_is_found_without_importing_it(entry, project):
     assert find_code(entry).entry == entry
     assert "numerals" not in sys.modules
+
+
+def test_a_module_that_many_tasks_name_is_parsed_again_only_once_it_has_changed(project, monkeypatch):
+    parsed, parse = [], code_module.ast.parse
+
+    def noted(text, filename):
+        parsed.append(filename)
+        return parse(text, filename)
+
+    monkeypatch.setattr(code_module.ast, "parse", noted)
+    for entry in ("lonely:loop", "lonely:loop", "numerals.inner.deep:f", "lonely:loop"):
+        imports.at_top(find_code(entry), "jax")
+    assert sorted(parsed) == [str(project / "lonely.py"), str(project / "numerals" / "inner" / "deep.py")]
+
+    (project / "lonely.py").write_text("def pool(config): ...\n")
+    assert find_code("lonely:pool").entry == "lonely:pool"
+    with pytest.raises(CodeError, match="defines no loop"):
+        find_code("lonely:loop")
 
 
 def test_a_package_is_shipped_whole_and_a_module_alone(project):

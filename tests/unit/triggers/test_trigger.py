@@ -203,11 +203,13 @@ async def test_storage_that_does_not_answer_at_first_ends_no_trigger(request_, p
     assert len(answers) == 1, "it is not asked for ever"
 
 
-async def idle(trigger, looks=50):
-    """Runs the trigger for a while; it must still be waiting, without an event."""
+async def idle(trigger, looks=50, until=lambda: True):
+    """Runs the trigger for a while, and until something has happened; it must still be waiting, without an event."""
     running_ = asyncio.ensure_future(fired(trigger))
-    for _ in range(looks):
-        await asyncio.sleep(0.001)
+    async with asyncio.timeout(30):
+        while looks > 0 or not until():
+            looks -= 1
+            await asyncio.sleep(0.001)
     assert not running_.done()
     running_.cancel()
     await asyncio.wait({running_})
@@ -226,7 +228,7 @@ async def test_work_of_a_task_that_was_cleared_is_stopped_though_airflow_ends_no
     await idle(trigger_of(request_, ti))
     assert backend.verbs("stop") == []
     airflow_says(None)
-    await idle(trigger_of(request_, ti))
+    await idle(trigger_of(request_, ti), until=lambda: objects.read_json(request_.outbox("used")))
     assert backend.verbs("stop") == ["stop"]
     assert objects.read_json(request_.outbox("used"))["phase"] == "KILLED"
 

@@ -23,6 +23,7 @@ from airflow_raytpu.model.request import Kind, RayRequest
 from tests.doubles.kubernetes.access import TestAccess
 from tests.doubles.kubernetes.kinds import crds_folder
 from tests.doubles.kubernetes.server import FakeKubernetes
+from tests.doubles.virtual_time import VirtualTime
 
 HOUR = 3600.0
 
@@ -53,7 +54,8 @@ async def k() -> AsyncIterator[FakeKubernetes]:
 
 @pytest.fixture
 async def backend(k: FakeKubernetes) -> AsyncIterator[KubeRayBackend]:
-    pace = Pace(once=1.0, whole=1.0)
+    time = VirtualTime()
+    pace = Pace(once=1.0, whole=1.0, clock=time.clock, sleep=time.sleep)
     made = KubeRayBackend(TestAccess(k.url, k.token), "default", "tests", Reach(way=Way.PROXY), pace)
     yield made
     await made.close()

@@ -149,6 +149,11 @@ def test_absence_is_of_the_very_name() -> None:
     assert not other_uid(status(409, "", "Conflict"))
 
 
+def test_an_object_that_is_there_is_not_read_to_find_it_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json, "loads", pytest.fail)
+    assert not missing_name(asked("get"), Answer(200, "{}"))
+
+
 def test_the_longer_of_two_pauses_is_kept() -> None:
     assert Answer(429, "", 3.0).pause == 3.0
     assert status(504, "", retryAfterSeconds=7).pause == 7.0
