@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from airflow_raytpu.runtime.profiling import Profiler
 
 
 @pytest.fixture
-def jax(monkeypatch):
+def jax(monkeypatch, tmp_path):
+    # What an abandoned trace leaves once it is stopped after all.
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     import jax
 
