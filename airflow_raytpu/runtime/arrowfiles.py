@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
 from pyarrow import ipc
 
-from airflow_raytpu.model.errors import PathError
-from airflow_raytpu.runtime.listing import opened
+from airflow_raytpu.runtime.listing import Kind, opened
 from airflow_raytpu.runtime.spans import Grouped, groups_of
 
-_LEVER = "Replace it, or write it anew as an IPC file (pyarrow.feather.write_feather)."
+_KIND = Kind("an Arrow IPC file", "Replace it, or write it anew as an IPC file (pyarrow.feather.write_feather).")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,21 +33,22 @@ def footer(root: str, name: str, size: int) -> ArrowFile:
 
     :param size: its bytes.
     :raises PathError: it is no IPC file: a stream has no footer, and an old Feather file another one.
+    :raises SilentError: its bucket did not answer in time.
     """
-    try:
-        with _open(root, name) as file:
-            schema = file.schema
-        # The narrowest column is enough to learn how long the batches are: nothing else of them is read.
-        narrow = min(range(len(schema)), key=lambda index: _width(schema.field(index).type), default=None)
-        with _open(root, name, None if narrow is None else [narrow]) as file:
-            groups = tuple(file.get_batch(index).num_rows for index in range(file.num_record_batches))
-    except (pa.ArrowInvalid, OSError) as error:
-        raise PathError(f"{root}/{name} cannot be read as an Arrow IPC file: {error}", _LEVER) from error
+    with _open(root, name) as file:
+        schema = file.schema
+    # The narrowest column is enough to learn how long the batches are: nothing else of them is read.
+    narrow = min(range(len(schema)), key=lambda index: _width(schema.field(index).type), default=None)
+    with _open(root, name, None if narrow is None else [narrow]) as file:
+        groups = tuple(file.get_batch(index).num_rows for index in range(file.num_record_batches))
     return ArrowFile(root, name, groups, size, schema)
 
 
-def _open(root: str, name: str, fields: list[int] | None = None) -> ipc.RecordBatchFileReader:
-    return ipc.open_file(opened(root, name), options=ipc.IpcReadOptions(included_fields=fields))
+@contextmanager
+def _open(root: str, name: str, fields: list[int] | None = None) -> Iterator[ipc.RecordBatchFileReader]:
+    options = ipc.IpcReadOptions(included_fields=fields)
+    with opened(root, name, _KIND) as stream, ipc.open_file(stream, options=options) as file:
+        yield file
 
 
 def _width(kind: pa.DataType) -> int:

@@ -21,6 +21,9 @@ PATIENCE_S = 120.0
 ANSWER_S = 30.0
 """A server that says nothing for so long is asked again."""
 
+GRANT_IT = "Grant the service account of the Ray pods Storage Object User on the bucket."
+LATER = "Google Cloud Storage may be in trouble; try again."
+
 _DELETE_THREADS = 8
 
 log = logging.getLogger(__name__)
@@ -159,11 +162,10 @@ def _errors(path: str, done: str) -> Iterator[None]:
         cause = f"{what}: there is no bucket {_parts(path)[0]}."
         raise RefusedError(cause, "Create it, or see its spelling.") from error
     except (Forbidden, Unauthorized) as error:
-        lever = "Grant the service account of the Ray pods Storage Object User on the bucket."
-        raise RefusedError(f"{what}: {error.message}", lever) from error
+        raise RefusedError(f"{what}: {error.message}", GRANT_IT) from error
     except GoogleAuthError as error:
         lever = "Give the Ray pods Google credentials, for example Workload Identity."
         raise RefusedError(f"{what}: {error}", lever) from error
     except (GoogleAPIError, RequestException) as error:
         asked = f"{what}, though asked for up to {PATIENCE_S:.0f} s: {error}"
-        raise SilentError(asked, "Google Cloud Storage may be in trouble; try again.") from error
+        raise SilentError(asked, LATER) from error

@@ -103,7 +103,10 @@ def dataset(sources: Sequence[Callable[[], pa.Table]], size: float) -> Dataset:
     import ray.data
 
     # Also where a dataset runs on another process's behalf: progress bars would fill the job's log.
-    ray.data.DataContext.get_current().enable_progress_bars = False
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    # Ray Data's own error for what a source raised loses it on its way to another process (2.60).
+    context.raise_original_map_exception = True
     if size <= SMALL_BYTES:
         # from_arrow would start a worker process only to count the rows.
         return ray.data.from_blocks([pa.concat_tables([source() for source in sources])])

@@ -19,7 +19,7 @@ def causes(error: BaseException) -> Iterator[BaseException]:
     """*error* and what led to it, Ray's wrapping taken off."""
     seen: BaseException | None = error
     while seen is not None:
-        if isinstance(seen, ray.exceptions.RayTaskError) and isinstance(seen.cause, BaseException):
+        while isinstance(seen, ray.exceptions.RayTaskError) and isinstance(seen.cause, BaseException):
             seen = seen.cause
         yield seen
         seen = seen.__cause__

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
@@ -14,12 +15,12 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_raytpu.model.errors import PathError
-from airflow_raytpu.runtime.listing import opened
+from airflow_raytpu.runtime.listing import Kind, opened
 
 _BLOCK_ROWS = 16_384
 _THREADS = 16
 _CHANNELS = 3
-_PER_FILE = "Replace it, or move it elsewhere."
+_KIND = Kind("an image", "Replace it, or move it elsewhere.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,17 +90,12 @@ class Images:
 
     def _decode(self, name: str) -> np.ndarray:
         """:raises PathError: it is no image, or of another size."""
-        pillow, (height, width) = _pillow(), self.shape
-        with opened(self.root, name) as file:
-            data = file.read()
-        try:
-            with pillow.open(io.BytesIO(data)) as found:
-                image = found.convert("RGB")
+        height, width = self.shape
+        with _image(self.root, name) as found:
+            image = found.convert("RGB")
             if self.resized:
-                image = image.resize((width, height), pillow.Resampling.BILINEAR)
+                image = image.resize((width, height), _pillow().Resampling.BILINEAR)
             pixels = np.asarray(image)
-        except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
-            raise PathError(f"{self.root}/{name} cannot be read as an image: {error}", _PER_FILE) from error
         if pixels.shape[:2] != self.shape:
             raise PathError(
                 f"{self.root}/{name} is {pixels.shape[0]} pixels high and {pixels.shape[1]} wide; the first image of "
@@ -114,6 +110,7 @@ def gather(root: str, names: Sequence[str], size: tuple[int, int] | None) -> tup
 
     :param size: height and width to which they are resized; ``None`` takes those of the first.
     :raises PathError: the first is no image.
+    :raises SilentError: its bucket did not answer in time.
     """
     folders = [PurePosixPath(name).parent.name for name in names]
     classes = sorted(set(folders)) if all(folders) else []
@@ -128,12 +125,25 @@ def gather(root: str, names: Sequence[str], size: tuple[int, int] | None) -> tup
 
 
 def _shape_of(root: str, name: str) -> tuple[int, int]:
+    with _image(root, name) as image:
+        return image.height, image.width
+
+
+@contextmanager
+def _image(root: str, name: str) -> Iterator[Any]:
+    """The image as Pillow opens it; much of what is wrong with it shows only when it is used.
+
+    :raises PathError: it is none.
+    :raises SilentError: its bucket did not answer in time.
+    """
     pillow = _pillow()
+    with opened(root, name, _KIND) as file:
+        data = file.read()
     try:
-        with opened(root, name) as file, pillow.open(io.BytesIO(file.read())) as image:
-            return image.height, image.width
+        with pillow.open(io.BytesIO(data)) as image:
+            yield image
     except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
-        raise PathError(f"{root}/{name} cannot be read as an image: {error}", _PER_FILE) from error
+        raise _KIND.missed(f"{root}/{name}", error) from error
 
 
 def _pixels(shape: tuple[int, int]) -> pa.DataType:

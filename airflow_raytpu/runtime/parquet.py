@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -11,21 +10,19 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyarrow import parquet as pq
 
-from airflow_raytpu.model.errors import PathError, RayTpuError
-from airflow_raytpu.runtime.buckets import RefusedError, SilentError
-from airflow_raytpu.runtime.listing import listed, opened
+from airflow_raytpu.model.errors import PathError
+from airflow_raytpu.runtime.listing import Kind, listed, opened
 from airflow_raytpu.runtime.spans import Grouped, groups_of
 
 FOOTER_THREADS = 16
 """So many files are opened at once: in a bucket, each takes several round trips."""
 
-_GOOGLE = "google::cloud::Status"
-_SAID = re.compile(r"with a last message of (.*?) error_info=", re.DOTALL)
-"""What Google said, in the middle of what its C++ client says."""
-
 
 class NoParquetError(PathError):
     """There is no such file, or it is not Parquet."""
+
+
+_KIND = Kind("Parquet", "Replace it, or move it elsewhere.", NoParquetError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +43,7 @@ def scan(uri: str) -> list[ParquetFile]:
     :raises PathError: there is none, or one is not Parquet, or may not be read.
     :raises SilentError: its bucket did not answer in time.
     """
-    with _errors(uri):
-        found = listed(uri)
+    found = listed(uri)
     names = [name for name in found.sizes if found.chosen or name.endswith(".parquet")]
     if not names:
         raise PathError(f"There is no Parquet file at {uri}.", "Give a folder, a file or a glob of *.parquet files.")
@@ -72,30 +68,5 @@ def reading(root: str, name: str) -> Iterator[pq.ParquetFile]:
     :raises PathError: it may not be read.
     :raises SilentError: its bucket did not answer in time.
     """
-    with _errors(f"{root}/{name}"), pq.ParquetFile(opened(root, name)) as file:
+    with opened(root, name, _KIND) as stream, pq.ParquetFile(stream) as file:
         yield file
-
-
-@contextmanager
-def _errors(uri: str) -> Iterator[None]:
-    """Arrow's errors as ours."""
-    try:
-        yield
-    except RayTpuError:
-        raise
-    except (OSError, ValueError) as error:
-        said = _SAID.search(str(error))
-        why = said[1] if said else error
-        from_bucket = _GOOGLE in str(error)
-        # Storage gives its errors a number, and what is no Parquet has none.
-        if isinstance(error, (FileNotFoundError, ValueError)) or (error.errno is None and not from_bucket):
-            raise NoParquetError(
-                f"{uri} cannot be read as Parquet: {why}", "Replace it, or move it elsewhere."
-            ) from error
-        cause = f"{uri} could not be read: {why}"
-        if not from_bucket:
-            raise PathError(cause, "See its permissions, and the disk.") from error
-        if isinstance(error, PermissionError):
-            lever = "Grant the service account of the Ray pods Storage Object User on the bucket."
-            raise RefusedError(cause, lever) from error
-        raise SilentError(cause, "Google Cloud Storage may be in trouble; try again.") from error

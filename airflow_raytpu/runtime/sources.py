@@ -59,6 +59,7 @@ def scan(dataset: Dataset) -> Source:
     """What lies at the dataset's address.
 
     :raises PathError: nothing does, or something that cannot be read, or files that do not fit one another.
+    :raises SilentError: its bucket did not answer in time.
     """
     found = listed(dataset.uri)
     kind, names = _choose(dataset, found)

@@ -16,6 +16,7 @@ from typing import Self
 from airflow_raytpu.model.errors import BrokenSliceError, LostError
 from airflow_raytpu.placement.plan import SlicePlan
 from airflow_raytpu.runtime import division, slices
+from airflow_raytpu.runtime.buckets import SilentError
 from airflow_raytpu.runtime.demand import Demand
 from airflow_raytpu.runtime.slices import Lookout, ReservedSlice
 from airflow_raytpu.runtime.survey import SliceView
@@ -92,7 +93,7 @@ class Tenancy:
             self._doubts.update(view.name for view in self._views)
             return self._others()
 
-    def as_loss(self, error: BrokenSliceError | LostError, *, fruitless: bool) -> LostError:
+    def as_loss(self, error: BrokenSliceError | LostError | SilentError, *, fruitless: bool) -> LostError:
         """*error*, which ended a try, as the loss to charge for. Slices that may be to blame for it are doubted.
 
         :param fruitless: nothing that the try did is known to last.
@@ -101,6 +102,9 @@ class Tenancy:
         if isinstance(error, BrokenSliceError):
             if not self.doubt():
                 raise error
+            return LostError(error.cause, error.lever)
+        if isinstance(error, SilentError):
+            # It would have been as silent on any other slice.
             return LostError(error.cause, error.lever)
         if fruitless:
             self.doubt()

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from airflow_raytpu.model.errors import PathError
 from airflow_raytpu.runtime.columns import is_list
-from airflow_raytpu.runtime.listing import opened
+from airflow_raytpu.runtime.listing import Kind, opened
 from airflow_raytpu.runtime.spans import Grouped, groups_of
 
 _HEADER, _FOOTER = struct.Struct("<QI"), struct.Struct("<I")
@@ -26,6 +26,7 @@ _KINDS = {"bytes_list": pa.binary(), "float_list": pa.float32(), "int64_list": p
 Features = dict[str, tuple[str, Any]]
 
 _NO_RECORDS = "Give uncompressed TFRecord files that were written to their end."
+_KIND = Kind("a TFRecord file", _NO_RECORDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +42,12 @@ class TfRecordFile(Grouped):
         """See :class:`airflow_raytpu.runtime.spans.File`."""
         wanted, skipped = groups_of(self.groups, start, stop)
         first, last = self.starts[wanted[0]], self.starts[wanted[-1] + 1]
-        with opened(self.root, self.name) as file:
+        with opened(self.root, self.name, _KIND) as file:
             file.seek(first)
             data = file.read(last - first)
         where, number = f"{self.root}/{self.name}", sum(self.groups[: wanted[0]])
+        if len(data) < last - first:
+            raise PathError(f"{where} is shorter than when its records were counted.", "See who writes there.")
         rows = []
         for index, record in enumerate(_records(data, where)):
             if skipped <= index < skipped + stop - start:
@@ -57,11 +60,12 @@ def index(root: str, name: str) -> TfRecordFile:
     """The file, with its records counted.
 
     :raises PathError: it is something else, or cut off.
+    :raises SilentError: its bucket did not answer in time.
     """
     groups, starts, where = [0], [0], f"{root}/{name}"
     first: bytes | None = None
     at = 0
-    with opened(root, name) as file:
+    with opened(root, name, _KIND) as file:
         stream = pa.BufferedInputStream(file, _BUFFER)
         while header := stream.read(_HEADER.size):
             rest = _length(header, where, at) + _FOOTER.size

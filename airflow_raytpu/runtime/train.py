@@ -29,9 +29,10 @@ from airflow_raytpu.placement.plan import SlicePlan, plan
 from airflow_raytpu.placement.topology import TpuSlice, widest
 from airflow_raytpu.runtime import files, profiling, relay
 from airflow_raytpu.runtime.author import AuthorError, first_to_blame
+from airflow_raytpu.runtime.buckets import SilentError
 from airflow_raytpu.runtime.commits import Commit, newest, sweep
 from airflow_raytpu.runtime.datasets import PerRank, inputs, shares, whole
-from airflow_raytpu.runtime.faults import EVICTED, cause_of, causes, first_line
+from airflow_raytpu.runtime.faults import EVICTED, cause_of, causes, first_line, ours
 from airflow_raytpu.runtime.lineage import lineage, warm_start
 from airflow_raytpu.runtime.loop import Settings, run_loop
 from airflow_raytpu.runtime.outbox import Outbox
@@ -108,7 +109,7 @@ class _Job:
                     value = self._started(tenancy, restore)
                 except ResizeError as error:
                     self._resize(error)
-                except (BrokenSliceError, LostError) as error:
+                except (BrokenSliceError, LostError, SilentError) as error:
                     self._spend(tenancy.as_loss(error, fruitless=self._tally.fruitless))
                 except (AuthorError, DivergedError) as error:
                     self._spend(error)
@@ -196,6 +197,7 @@ class _Job:
 
     def _blame(self, errors: Mapping[int, BaseException], held: ReservedSlice | None = None) -> Exception:
         """Whose fault a failed gang is. The author's error wins over a lost host: hosts go down with the others."""
+        errors = {rank: ours(error) or error for rank, error in errors.items()}
         for error in errors.values():
             if isinstance(error, ResizeError):
                 # All that it says is saved, whatever became of the others on their way out.

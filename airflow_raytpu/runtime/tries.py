@@ -12,6 +12,7 @@ from airflow_raytpu.model.spent import Spent
 from airflow_raytpu.placement.plan import SlicePlan
 from airflow_raytpu.runtime import relay
 from airflow_raytpu.runtime.author import AuthorError
+from airflow_raytpu.runtime.buckets import SilentError
 from airflow_raytpu.runtime.outbox import Outbox
 from airflow_raytpu.runtime.slices import ReservedSlice
 from airflow_raytpu.runtime.tally import Tally
@@ -52,7 +53,7 @@ class Tries:
             while True:
                 try:
                     return self._try(tenancy, work)
-                except (BrokenSliceError, LostError) as error:
+                except (BrokenSliceError, LostError, SilentError) as error:
                     self._spend(tenancy.as_loss(error, fruitless=self._fruitless))
                 except AuthorError as error:
                     self._spend(error)

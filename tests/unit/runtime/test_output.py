@@ -5,7 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_raytpu.model.errors import RowCountError
-from airflow_raytpu.runtime import output, parquet
+from airflow_raytpu.runtime import files, output
 from airflow_raytpu.runtime.batching import Part, parts
 from airflow_raytpu.runtime.buckets import SilentError
 from airflow_raytpu.runtime.parquet import scan
@@ -55,10 +55,10 @@ def test_only_a_whole_part_of_this_model_and_lineage_is_done(made, folder, tmp_p
 def test_a_part_that_cannot_be_looked_at_is_not_written_anew(made, folder, monkeypatch):
     output.write(made[0], folder, {"digit": np.arange(3)}, MARK)
 
-    def silent(root, name):
+    def silent(uri):
         raise OSError("google::cloud::Status(UNAVAILABLE: Retry policy exhausted)")
 
-    monkeypatch.setattr(parquet, "opened", silent)
+    monkeypatch.setattr(files, "locate", silent)
 
     with pytest.raises(SilentError, match="could not be read"):
         output.is_done(made[0], folder, ["one"], "m")

@@ -1,6 +1,8 @@
 """Files of each format: their rows are counted before they are read, and what is not as it should be is named."""
 
+import json
 import logging
+import re
 import struct
 import subprocess
 import sys
@@ -16,13 +18,17 @@ from pyarrow import feather, ipc
 
 from airflow_raytpu.model.datasets import Dataset
 from airflow_raytpu.model.errors import PathError, RequestError
-from airflow_raytpu.runtime import buckets, files
+from airflow_raytpu.runtime import buckets, files, sources
+from airflow_raytpu.runtime.buckets import RefusedError, SilentError
+from airflow_raytpu.runtime.listing import Listing
 from airflow_raytpu.runtime.rows import Rows
 from airflow_raytpu.runtime.sources import scan
 from airflow_raytpu.runtime.tfrecords import _example
 from tests.doubles import bucket_server
+from tests.doubles.bucket_server import ALWAYS
 
 ROOT = Path(__file__).parents[3]
+FORMATS = ["a.parquet", "a.arrow", "a.tfrecord", "a.png"]
 
 
 def take(source, *numbers):
@@ -179,23 +185,55 @@ def test_files_come_in_order_of_their_names_and_have_a_fingerprint(tmp_path):
     assert again.fingerprint == before.fingerprint != scan(Dataset(tmp_path.as_uri())).fingerprint
 
 
-@pytest.fixture
-def far_bucket(bucket, monkeypatch):
-    """``gs://runs`` in a process of its own: pyarrow stops all of this one until it knows an object's length (26.0)."""
-    code = """
-import time
+PATIENCE_S = 0.03
+FAR_SERVER = f"""
+import json, sys, time
 from tests.doubles import bucket_server
-with bucket_server.serving("runs") as (address, _):
+
+with bucket_server.serving("runs") as (address, bucket):
+    at_once = bucket.meets
+
+    def meets(call):
+        trouble = at_once(call)
+        # Where this takes longer than the client's patience, it makes no pause before it gives up.
+        time.sleep({PATIENCE_S} * 1.3 if trouble else 0)
+        return trouble
+
+    bucket.meets = meets
     print(address, flush=True)
-    time.sleep(600)
+    for line in sys.stdin:
+        bucket.troubles[:] = [bucket_server.Trouble(**each) for each in json.loads(line)]
+        print("done", flush=True)
 """
-    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:
-        for name, value in bucket_server.environment(server.stdout.readline().strip()).items():
-            monkeypatch.setenv(name, value)
-        buckets._client.cache_clear()
-        files._arrow_gcs.cache_clear()
-        yield
+
+
+@pytest.fixture(scope="module")
+def far_server():
+    """``gs://runs`` in a process of its own: pyarrow stops all of this one until it knows an object's length (26.0)."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", FAR_SERVER], cwd=ROOT, **pipes) as server:
+        yield server, server.stdout.readline().strip()
         server.kill()
+
+
+@pytest.fixture
+def far_bucket(bucket, far_server, monkeypatch):
+    """``gs://runs``, and what orders trouble in it, for clients that are out of patience at once."""
+    server, address = far_server
+
+    def order(*troubles):
+        server.stdin.write(json.dumps(troubles) + "\n")
+        server.stdin.flush()
+        server.stdout.readline()
+        monkeypatch.setattr(files, "ARROW_PATIENCE_S", PATIENCE_S)
+        files._arrow_gcs.cache_clear()
+
+    for name, value in bucket_server.environment(address).items():
+        monkeypatch.setenv(name, value)
+    buckets._client.cache_clear()
+    files._arrow_gcs.cache_clear()
+    yield order
+    order()
 
 
 def test_every_format_lies_in_a_bucket_too(tmp_path, far_bucket):
@@ -215,6 +253,107 @@ def test_every_format_lies_in_a_bucket_too(tmp_path, far_bucket):
     assert take(scan(Dataset("gs://runs/in/png")), 4, 0)["image"][:, 0, 0].tolist() == [[4, 0, 0], [0, 0, 0]]
     with pytest.raises(PathError, match="There is no file at gs://runs/in/csv"):
         scan(Dataset("gs://runs/in/csv"))
+
+
+# --- what cannot be read -------------------------------------------------------------------------------------------
+
+
+def write_as(path):
+    """Some rows in the format that *path* ends in."""
+    if path.suffix == ".parquet":
+        pq.write_table(table(0, 5), path, row_group_size=2)
+    elif path.suffix == ".arrow":
+        feather.write_feather(table(0, 5), str(path), chunksize=2)
+    elif path.suffix == ".tfrecord":
+        path.write_bytes(b"".join(example(y=[row], x=[0.5] * 10) for row in range(5)))
+    else:
+        image(path, "red", size=(64, 64))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(
+    ("trouble", "kind", "said"),
+    [
+        ({"what": "status", "says": "the backend is asleep"}, SilentError, "the backend is asleep$"),
+        ({"what": "status", "status": 403, "says": "no right to get it"}, RefusedError, "no right to get it$"),
+        ({"what": "torn"}, SilentError, "(.*CURL|Retry policy exhausted|its first bytes)"),
+    ],
+    ids=["outage", "refusal", "cut"],
+)
+def test_trouble_of_a_bucket_is_not_the_file_s(tmp_path, far_bucket, name, trouble, kind, said):
+    write_as(tmp_path / name)
+    files.write_bytes(f"gs://runs/troubled/{name}", (tmp_path / name).read_bytes())
+    counted = scan(Dataset(f"gs://runs/troubled/{name}"))
+    far_bucket({**trouble, "of": "get troubled/", "times": ALWAYS})
+
+    with pytest.raises(kind) as counting:
+        scan(Dataset(f"gs://runs/troubled/{name}"))
+    with pytest.raises(kind) as reading:
+        take(counted, counted.rows - 1)
+
+    for caught in (counting, reading):
+        assert re.match(f"gs://runs/troubled/{name} could not be read: {said}", caught.value.cause)
+        assert "google::cloud" not in caught.value.cause
+
+
+@pytest.mark.parametrize(
+    ("trouble", "kind", "said"),
+    [
+        ({"what": "status", "says": "the backend is asleep"}, SilentError, "the backend is asleep"),
+        ({"what": "status", "status": 403, "says": "no right to list"}, RefusedError, "no right to list"),
+    ],
+    ids=["outage", "refusal"],
+)
+@pytest.mark.parametrize("of", ["stat", "list"])
+def test_a_bucket_that_cannot_be_listed(far_bucket, of, trouble, kind, said):
+    far_bucket({**trouble, "of": of, "times": ALWAYS})
+
+    with pytest.raises(kind, match=f"^gs://runs/in/sub could not be read: {said}"):
+        scan(Dataset("gs://runs/in/sub"))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_damaged_file_in_a_bucket_is_the_author_s(tmp_path, far_bucket, name):
+    uri = f"gs://runs/damaged/{name}"
+    write_as(tmp_path / name)
+    files.write_bytes(uri, (tmp_path / name).read_bytes())
+    counted = scan(Dataset(uri))
+    files.write_bytes(uri, b"this is something else")
+
+    with pytest.raises(PathError, match=f"^{uri} (cannot be read as|is no TFRecord file)") as counting:
+        scan(Dataset(uri))
+    with pytest.raises(PathError, match=f"^{uri} (cannot be read as|is shorter than)") as reading:
+        take(counted, counted.rows - 1)
+
+    assert not any(isinstance(caught.value, RefusedError) for caught in (counting, reading))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("instead", ["nothing", "a folder", "a link to itself"])
+def test_a_file_on_disk_that_is_not_there_any_more_is_named(tmp_path, monkeypatch, name, instead):
+    write_as(tmp_path / name)
+    counted = scan(Dataset(tmp_path.as_uri()))
+    (tmp_path / name).unlink()
+    if instead == "a folder":
+        (tmp_path / name).mkdir()
+    elif instead == "a link to itself":
+        (tmp_path / name).symlink_to(tmp_path / name)
+    # It was still there when the folder was listed.
+    monkeypatch.setattr(sources, "listed", lambda uri: Listing(uri, {name: 1}, chosen=False))
+
+    for work in (lambda: scan(Dataset(tmp_path.as_uri())), lambda: take(counted, 0)):
+        said = "could not be read" if instead == "a link to itself" else "cannot be read as"
+        with pytest.raises(PathError, match=f"^{tmp_path.as_uri()}/{name} {said}"):
+            work()
+
+
+def test_a_file_that_became_shorter_at_a_record_s_end_is_named(tmp_path):
+    (tmp_path / "a.tfrecord").write_bytes(example(y=[1]) * 3)
+    counted = scan(Dataset(tmp_path.as_uri()))
+    (tmp_path / "a.tfrecord").write_bytes(example(y=[1]) * 2)
+
+    with pytest.raises(PathError, match=r"a\.tfrecord is shorter than when its records were counted"):
+        take(counted, 0)
 
 
 # --- what should not be there --------------------------------------------------------------------------------------

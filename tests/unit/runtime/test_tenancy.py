@@ -8,6 +8,7 @@ from airflow_raytpu.model.errors import BrokenSliceError, LostError, NoSliceErro
 from airflow_raytpu.placement.plan import plan
 from airflow_raytpu.placement.topology import TpuSlice
 from airflow_raytpu.runtime import demand, slices
+from airflow_raytpu.runtime.buckets import SilentError
 from airflow_raytpu.runtime.slices import ReservedSlice
 from airflow_raytpu.runtime.survey import Host, SliceView
 from airflow_raytpu.runtime.tenancy import GRACE_S, Tenancy
@@ -161,10 +162,19 @@ def test_of_two_slices_that_are_doubted_both_are_left_where_there_are_two_more(c
 
 LIES = BrokenSliceError("JAX sees 1 process", "look")
 LOST = LostError("host 3 was lost", "wait")
+SILENT = SilentError("gs://b/x could not be read", "try again")
 
 
 @pytest.mark.parametrize(
-    ("error", "fruitless", "then"), [(LOST, True, "b"), (LOST, False, "a"), (LIES, True, "b"), (LIES, False, "b")]
+    ("error", "fruitless", "then"),
+    [
+        (LOST, True, "b"),
+        (LOST, False, "a"),
+        (LIES, True, "b"),
+        (LIES, False, "b"),
+        (SILENT, True, "a"),
+        (SILENT, False, "a"),
+    ],
 )
 def test_the_end_of_a_try_says_whether_its_slices_are_to_blame(cluster, error, fruitless, then):
     cluster.views = {"a": WHOLE, "b": WHOLE}

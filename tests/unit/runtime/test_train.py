@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+from ray.exceptions import RayTaskError
 
 from airflow_raytpu.model.errors import BrokenSliceError, DivergedError, LostError, NoSliceError, PlaceError
 from airflow_raytpu.model.goodput import Pace
@@ -13,6 +14,7 @@ from airflow_raytpu.placement.topology import TpuSlice
 from airflow_raytpu.runtime import files, profiling, slices
 from airflow_raytpu.runtime import train as train_module
 from airflow_raytpu.runtime.author import AuthorError
+from airflow_raytpu.runtime.buckets import SilentError
 from airflow_raytpu.runtime.commits import Commit, record
 from airflow_raytpu.runtime.loop import call_loop
 from airflow_raytpu.runtime.outbox import Outbox
@@ -24,6 +26,7 @@ from airflow_raytpu.runtime.train import TakenError, _Job
 AUTHORS = AuthorError("loop raised ValueError on rank 3.", "frames", 2.0)
 ECHO = AuthorError("loop raised JaxRuntimeError on rank 0.", "frames", 3.0, collateral=True)
 RESIZE = ResizeError("b free: saved at step 20, to go on with more slices.")
+SHARD = RayTaskError("read", "...", RayTaskError("map", "...", SilentError("gs://b/x could not be read", "wait")))
 BROKEN = BrokenSliceError("JAX sees 1 process", "look")
 
 
@@ -52,6 +55,7 @@ def job(make_request):
         ({0: ECHO, 2: OSError("the actor died\nmore")}, LostError, "worker of rank 2 was lost: the actor died"),
         ({0: ECHO, 1: BROKEN}, BrokenSliceError, "JAX sees 1 process"),
         ({0: ECHO}, AuthorError, "JaxRuntimeError"),
+        ({0: ECHO, 1: SHARD}, SilentError, "gs://b/x could not be read"),
         ({}, LostError, "did not say why"),
         ({0: OSError("died"), 1: RESIZE, 2: ECHO, 3: AUTHORS}, ResizeError, "b free: saved at step 20"),
     ],

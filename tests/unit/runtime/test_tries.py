@@ -14,6 +14,7 @@ from airflow_raytpu.placement.plan import plan
 from airflow_raytpu.placement.topology import TpuSlice
 from airflow_raytpu.runtime import tries
 from airflow_raytpu.runtime.author import AuthorError
+from airflow_raytpu.runtime.buckets import SilentError
 from airflow_raytpu.runtime.faults import first_line
 from airflow_raytpu.runtime.outbox import Outbox
 from airflow_raytpu.runtime.slices import ReservedSlice
@@ -24,6 +25,7 @@ from airflow_raytpu.runtime.tries import Tries
 HELD = ReservedSlice(plan(TpuSlice.parse("v6e:4x4")), None, tuple(Host(n, f"n{n}", "s", n) for n in range(4)))
 OWN = AuthorError("own", "", 5.0)
 LOST = LostError("host 3 was lost")
+SILENT = SilentError("gs://b/x could not be written", "try again")
 BROKEN = BrokenSliceError("JAX sees 1 process", "look")
 
 
@@ -125,6 +127,12 @@ def further(error):
         return error
 
     return end
+
+
+def test_silence_of_storage_is_made_good_and_no_slice_is_doubted(stage):
+    seen = stage(SILENT, SILENT, {"x": 1}, evictions=2)
+    assert seen.run() == {"x": 1}
+    assert (seen.tries.tally.costs()["evictions"], seen.doubts) == (2, 0)
 
 
 def test_slices_on_which_nothing_was_done_are_doubted_and_others_are_not(stage):
