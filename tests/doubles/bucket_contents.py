@@ -54,22 +54,16 @@ class _Upload:
     object: dict[str, Any] | None = None
 
 
-class Contents:
-    """Objects by name, and what a client may ask of them. Not for several threads at once.
+class Addressed:
+    """What the requests to one bucket are about.
 
-    :ivar page: objects that one listing shows at most.
     :ivar may_see_bucket: may the client ask about the bucket itself, for which Storage Object User is not enough?
     """
 
     def __init__(self, bucket: str) -> None:
         self.bucket = bucket
-        self.held: dict[str, bytes] = {}
-        self.page = 1000
         self.may_see_bucket = False
-        self._generations: dict[str, int] = {}
-        self._notes: dict[str, dict[str, str]] = {}
-        self._last = 0
-        self._uploads: dict[str, _Upload] = {}
+        self._begun: dict[str, str] = {}
 
     def understand(self, call: Call) -> Call | None:
         """*call* with its verb and name; ``None`` where it is about another bucket."""
@@ -81,7 +75,7 @@ class Contents:
         if not objects:
             call.verb = "bucket"
         elif "upload_id" in call.asked:
-            call.verb, call.name = "part", self._uploads[call.asked["upload_id"]].name
+            call.verb, call.name = "part", self._begun[call.asked["upload_id"]]
         elif kind == "upload":
             resumable = call.asked.get("uploadType") == "resumable"
             call.verb = "begin" if resumable else "put"
@@ -93,6 +87,32 @@ class Contents:
         else:
             call.verb = "get" if call.asked.get("alt") == "media" else "stat"
         return call
+
+    def begun(self, call: Call, number: str) -> str:
+        """Note an upload in parts, known by *number* from now on; the address of its parts."""
+        self._begun[number] = call.name
+        return f"http://{call.headers['Host']}{quote(call.path)}?uploadType=resumable&upload_id={number}"
+
+
+class Contents(Addressed):
+    """Objects by name, and what a client may ask of them. Not for several threads at once.
+
+    :ivar page: objects that one listing shows at most.
+    """
+
+    def __init__(self, bucket: str) -> None:
+        super().__init__(bucket)
+        self.held: dict[str, bytes] = {}
+        self.page = 1000
+        self._generations: dict[str, int] = {}
+        self._notes: dict[str, dict[str, str]] = {}
+        self._last = 0
+        self._uploads: dict[str, _Upload] = {}
+
+    def clear(self) -> None:
+        """As new."""
+        self.held.clear()
+        self.may_see_bucket, self.page = False, 1000
 
     def do(self, call: Call) -> Answer:
         if call.verb in ("get", "stat", "delete") and call.name not in self.held:
@@ -126,9 +146,7 @@ class Contents:
         }
 
     def _bucket(self, call: Call) -> Answer:
-        if self.may_see_bucket:
-            return Answer(200, {"kind": "storage#bucket", "name": self.bucket, "location": "US"})
-        return refusal(403, "the caller does not have storage.buckets.get access to the bucket")
+        return Answer(200, {"kind": "storage#bucket", "name": self.bucket, "location": "US"})
 
     def _list(self, call: Call) -> Answer:
         prefix, delimiter = call.name, call.asked.get("delimiter", "")
@@ -182,8 +200,7 @@ class Contents:
     def _begin(self, call: Call) -> Answer:
         number = str(len(self._uploads) + 1)
         self._uploads[number] = _Upload(call.name, call.asked, _about(call).get("metadata", {}))
-        place = f"http://{call.headers['Host']}{quote(call.path)}?uploadType=resumable&upload_id={number}"
-        return Answer(200, {}, {"Location": place})
+        return Answer(200, {}, {"Location": self.begun(call, number)})
 
     def _part(self, call: Call) -> Answer:
         upload = self._uploads[call.asked["upload_id"]]

@@ -1,6 +1,8 @@
-"""Google Cloud Storage for one bucket, in memory, behind a real socket, with the troubles of a network to order.
+"""Google Cloud Storage for one bucket, behind a real socket, with the troubles of a network to order.
 
-The clients are the real ones: google-cloud-storage on Airflow's side; pyarrow, gcsfs and TensorStore in the cluster.
+What it holds lies in memory (:mod:`tests.doubles.bucket_contents`) or in an emulator that others wrote
+(:mod:`tests.doubles.emulator`). The clients are the real ones: google-cloud-storage on Airflow's side; pyarrow, gcsfs
+and TensorStore in the cluster.
 """
 
 from __future__ import annotations
@@ -12,10 +14,10 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from tests.doubles.bucket_contents import Answer, Call, Contents, refusal
@@ -43,23 +45,42 @@ class Trouble:
     says: str = "refused"
 
 
-class Bucket(Contents):
-    """What the bucket holds, and what its clients meet.
+class Store(Protocol):
+    """What a bucket holds, and what it answers. Not for several threads at once."""
 
+    held: MutableMapping[str, bytes]
+    may_see_bucket: bool
+
+    def understand(self, call: Call) -> Call | None: ...
+    def do(self, call: Call) -> Answer: ...
+    def part_of(self, call: Call) -> None: ...
+    def clear(self) -> None: ...
+
+
+class Bucket:
+    """A bucket, and what its clients meet.
+
+    :ivar held: what is in it, by name.
     :ivar refuse: statuses of the next answers.
     :ivar troubles: each request meets the first that is meant for it.
     :ivar calls: all requests, as ``verb name``.
     :ivar met: those that met trouble, as ``what verb name``.
     """
 
-    def __init__(self, bucket: str) -> None:
-        super().__init__(bucket)
+    def __init__(self, store: Store) -> None:
+        self.store, self.held = store, store.held
         self.refuse: list[int] = []
         self.troubles: list[Trouble] = []
         self.calls: list[str] = []
         self.met: list[str] = []
         self.lock = threading.Lock()
         self._released = threading.Event()
+
+    def do(self, call: Call) -> Answer:
+        with self.lock:
+            if call.verb == "bucket" and not self.store.may_see_bucket:
+                return refusal(403, "the caller does not have storage.buckets.get access to the bucket")
+            return self.store.do(call)
 
     def trouble(self, what: str, of: str = "", **more: Any) -> None:
         self.troubles.append(Trouble(what, of, **more))
@@ -72,9 +93,8 @@ class Bucket(Contents):
     def clear(self) -> None:
         """As new."""
         with self.lock:
-            for kept in (self.held, self.refuse, self.troubles, self.calls, self.met):
+            for kept in (self.store, self.refuse, self.troubles, self.calls, self.met):
                 kept.clear()
-            self.may_see_bucket, self.page = False, 1000
         self.release()
 
     def meets(self, call: Call) -> Trouble | None:
@@ -108,9 +128,12 @@ def environment(address: str) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def serving(name: str = "b") -> Iterator[tuple[str, Bucket]]:
-    """A running server: ``(its address, its bucket)``."""
-    bucket = Bucket(name)
+def serving(of: str | Store = "b") -> Iterator[tuple[str, Bucket]]:
+    """A running server: ``(its address, its bucket)``.
+
+    :param of: what is served; a name stands for an empty bucket in memory.
+    """
+    bucket = Bucket(Contents(of) if isinstance(of, str) else of)
     handler = type("Handler", (_Handler,), {"bucket": bucket})
     server = _Server(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -146,13 +169,13 @@ class _Handler(BaseHTTPRequestHandler):
         # gcsfs escapes the whole name, others leave slashes: either way it is one path.
         call = Call(self.command, url.path, asked, self.headers, self._body())
         with self.bucket.lock:
-            understood = self.bucket.understand(call)
+            understood = self.bucket.store.understand(call)
             trouble = self.bucket.meets(call) if understood else None
             self.bucket.calls.append(str(call))
         if understood is None:
             self._answer(refusal(404, f"The specified bucket does not exist: {unquote(url.path)}"))
         elif trouble is None:
-            self._answer(self._do(call))
+            self._answer(self.bucket.do(call))
         else:
             _TROUBLES[trouble.what](self, call, trouble)
 
@@ -160,10 +183,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *args: Any) -> None:
         pass
-
-    def _do(self, call: Call) -> Answer:
-        with self.bucket.lock:
-            return self.bucket.do(call)
 
     def _body(self) -> bytes:
         if self.headers.get("Transfer-Encoding") != "chunked":
@@ -179,9 +198,8 @@ class _Handler(BaseHTTPRequestHandler):
         is_json = not isinstance(answer.body, bytes)
         data = json.dumps(answer.body).encode() if is_json else answer.body
         self.send_response(answer.status)
-        self.send_header("Content-Type", "application/json" if is_json else "application/octet-stream")
-        self.send_header("Content-Length", str(len(data)))
-        for name, value in answer.headers.items():
+        kind = "application/json" if is_json else "application/octet-stream"
+        for name, value in {"Content-Type": kind, "Content-Length": str(len(data)), **answer.headers}.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(data[: len(data) // 2] if torn else data)
@@ -204,19 +222,19 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _half(self, call: Call, trouble: Trouble) -> None:
         with self.bucket.lock:
-            self.bucket.part_of(call)
+            self.bucket.store.part_of(call)
         self._cut()
 
     def _lost(self, call: Call, trouble: Trouble) -> None:
-        self._do(call)
+        self.bucket.do(call)
         self._cut()
 
     def _torn(self, call: Call, trouble: Trouble) -> None:
-        self._answer(self._do(call), torn=True)
+        self._answer(self.bucket.do(call), torn=True)
 
     def _slow(self, call: Call, trouble: Trouble) -> None:
         time.sleep(trouble.seconds)
-        self._answer(self._do(call))
+        self._answer(self.bucket.do(call))
 
     def _hang(self, call: Call, trouble: Trouble) -> None:
         self.bucket.hang()

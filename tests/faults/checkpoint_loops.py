@@ -35,12 +35,14 @@ def train(config: dict[str, Any]) -> None:
     the same in the first try that gets there; ``nap``, seconds between steps; ``trace``, the file in which rank 0
     writes every step; ``root``, the folder of the checkpoints; ``request``, its name; ``faults``, see :func:`_around`;
     ``hosts``, how many hosts of the cluster are waited for at the step ``until_hosts``; ``batch``, the rows of its data
-    set ``train`` that a step takes, which every rank writes down.
+    set ``train`` that a step takes, which every rank writes down; ``patience``, for how many seconds
+    its files are asked for.
     """
     import jax
 
-    from airflow_raytpu.runtime import checkpoints
+    from airflow_raytpu.runtime import checkpoints, files
 
+    files.ARROW_PATIENCE_S = config.get("patience", files.ARROW_PATIENCE_S)
     rank = jax.process_index()
     init, advance = _model(config.get("floats", FLOATS))
     state, step = checkpoints.restore_or_init(init)
@@ -66,6 +68,14 @@ def train(config: dict[str, Any]) -> None:
             _wait(lambda: _hosts() >= config["hosts"])
         with _around(config, rank, step):
             checkpoints.step(step, state, {"loss": told, "wave": abs(step - 7)})
+
+
+def whole_shard(config: dict[str, Any]) -> None:
+    """Go through this host's part of the data set ``train`` by Ray Data alone."""
+    import ray.train
+
+    shard = ray.train.get_dataset_shard("train")
+    ray.train.report({"rows": sum(len(batch["id"]) for batch in shard.iter_batches())})
 
 
 def measure(config: dict[str, Any]) -> None:

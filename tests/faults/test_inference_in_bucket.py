@@ -19,7 +19,7 @@ from airflow_raytpu.backends.simulated.state import Arrivals
 from airflow_raytpu.model.request import Kind, RayRequest
 from airflow_raytpu.model.result import Outcome
 from airflow_raytpu.storage import buckets
-from tests.doubles import bucket_server
+from tests.doubles import bucket_server, emulator
 from tests.doubles.bucket_server import ALWAYS, Bucket
 from tests.simulated_cluster import SimulatedCluster, job_request, running_cluster, stage_files, wait_for
 
@@ -109,7 +109,11 @@ def checkpoint(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def scoring(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scoring]:
-    with pytest.MonkeyPatch.context() as patch, bucket_server.serving("runs") as (address, bucket):
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        emulator.emulating("runs") as store,
+        bucket_server.serving(store) as (address, bucket),
+    ):
         for name, value in bucket_server.environment(address).items():
             patch.setenv(name, value)
         buckets._client.cache_clear()

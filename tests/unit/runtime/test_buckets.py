@@ -126,7 +126,7 @@ def test_a_bucket_that_is_not_there_is_named(bucket):
 
 
 def test_folders_are_what_has_objects_below(bucket):
-    bucket.page = 2
+    bucket.store.page = 2
     bucket.held |= dict.fromkeys(["c/", "c/5/", "c/5/a", "c/5/b/c", "c/10/a", "c/file", "c/empty/", "cc/x"], b"1")
 
     assert files.children("gs://runs/c") == ["10", "5", "empty", "file"]
