@@ -121,6 +121,19 @@ def processes_of(found: Cluster) -> list[ProcessId]:
     return list(members(found.record.uid, found.folder))
 
 
+def head_of(found: Cluster) -> ProcessId:
+    """The process without which there is no head, Ray's GCS."""
+    (head,) = [each for each in processes_of(found) if _name(each).startswith("gcs_serv")]
+    return head
+
+
+def _name(process: ProcessId) -> str:
+    try:
+        return Path(f"/proc/{process.pid}/comm").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""  # it has ended since
+
+
 @dataclass(frozen=True)
 class SimulatedCluster:
     """A ready cluster.

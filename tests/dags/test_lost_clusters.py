@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from airflow_raytpu.backends.simulated import cluster
 from airflow_raytpu.backends.simulated.cluster import Cluster
 from airflow_raytpu.backends.simulated.state import Phase
 from tests.real_airflow import RealAirflow, Run, real_airflow
-from tests.simulated_cluster import processes_of, wait_for
+from tests.simulated_cluster import head_of, wait_for
 
 pytestmark = [pytest.mark.airflow, pytest.mark.cluster, pytest.mark.timeout(420)]
 
@@ -74,8 +73,7 @@ def ready(airflow: RealAirflow, dag_id: str) -> Cluster | None:
 
 
 def kill_head(found: Cluster) -> None:
-    (gcs,) = [each for each in processes_of(found) if Path(f"/proc/{each.pid}/comm").read_text().startswith("gcs_serv")]
-    assert gcs.signal(signal.SIGKILL)
+    assert head_of(found).signal(signal.SIGKILL)
 
 
 def kill_supervisor(found: Cluster) -> None:

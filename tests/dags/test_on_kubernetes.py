@@ -88,6 +88,7 @@ def test_a_job_of_its_own_is_a_rayjob_and_leaves_nothing(airflow: RealAirflow, k
         assert kubernetes.k.items(kind) == []
 
 
+@pytest.mark.long
 def test_the_main_job_trains_infers_and_serves(airflow: RealAirflow, kubernetes: Kubernetes) -> None:
     run = airflow.run("digits")
     end = run.end(480)

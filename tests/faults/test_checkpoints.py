@@ -178,6 +178,7 @@ def test_a_state_goes_from_mesh_to_mesh_and_no_stale_variable_with_it(gangs, uni
     assert re.match(two, runs[2].environment)
 
 
+@pytest.mark.long
 def test_a_warm_start_has_the_state_of_the_run_before_or_is_refused(gangs, uninterrupted):
     before = gangs.request("warm", SINGLE, run_id="yesterday", config={"steps": 4})
     given = gangs.result(before)["checkpoint"]
@@ -247,6 +248,7 @@ def test_a_run_with_a_kill_and_a_loss_that_heals_accounts_for_every_second(gangs
     assert list(Path(unquote(value["profile"].removeprefix("file://"))).rglob("*.xplane.pb"))
 
 
+@pytest.mark.long
 def test_a_loss_that_is_no_number_replaces_neither_the_best_nor_the_newest(gangs):
     policy = {"every_steps": 2, "keep": 1, "best": ["wave", "min"]}
     first = gangs.request("nan", SINGLE, config={"nan_from": 13, "steps": 16}, policy=policy, on_nan="stop")

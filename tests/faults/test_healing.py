@@ -143,6 +143,7 @@ def test_what_does_not_come_up_is_tried_again(late, first):
     wait_for(lambda: first("left") == {"groups": [], "held": {}}, within_s=10)
 
 
+@pytest.mark.long
 def test_a_supervisor_that_is_killed_while_it_makes_a_slice_leaves_nothing(late, first, second):
     for one in (first, second):
         # Drivers log into the head's folder, and would be taken for its processes.

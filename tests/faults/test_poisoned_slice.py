@@ -82,7 +82,15 @@ def arguments(kind, folder):
     }
 
 
-@pytest.mark.parametrize("kind", [Kind.JOB, Kind.INFERENCE, Kind.TRAIN], ids=lambda kind: kind.value)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(Kind.JOB, marks=pytest.mark.long),
+        pytest.param(Kind.INFERENCE, marks=pytest.mark.long),
+        Kind.TRAIN,
+    ],
+    ids=lambda kind: kind.value,
+)
 def test_a_slice_that_kills_all_that_begins_on_it_is_left_for_another(pair, tmp_path, kind):
     request = job_request(
         f"poisoned-{kind.value}",

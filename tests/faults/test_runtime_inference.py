@@ -167,6 +167,7 @@ def test_a_prediction_that_fails_is_the_authors(infer, folder):
     assert list((folder / "raises-out").iterdir()) == []
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_lost_host_costs_an_eviction_and_only_what_was_not_written(code, tmp_path):
     (tmp_path / "input").mkdir()

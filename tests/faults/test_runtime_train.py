@@ -202,6 +202,7 @@ def test_a_loop_that_only_reports_has_a_result(trainer):
     assert 0 < seen.progress.slice_at <= seen.progress.first_at
 
 
+@pytest.mark.long
 def test_ray_train_knows_the_checkpoints_among_a_loops_own_reports(trainer):
     request = trainer.request("both", loop="both")
 

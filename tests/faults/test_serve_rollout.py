@@ -159,6 +159,7 @@ def test_rollouts_end_healthy_or_back_on_the_last_good_version_and_no_request_fa
     assert requests.get(neighbour.outcome.value["endpoint"], timeout=30).json() == {"version": "n1"}
 
 
+@pytest.mark.long
 def test_a_rollout_that_is_stopped_leaves_the_last_good_version(deployer):
     good = deployer.deploy("s1", name="stopped")
     request = deployer.request("s2", fault="slow", name="stopped")

@@ -29,6 +29,7 @@ from tests.simulated_cluster import (
     FIXED,
     beating,
     cluster_request,
+    head_of,
     job_request,
     processes_of,
     short_folder,
@@ -224,8 +225,7 @@ def test_a_lost_host_breaks_its_slice(third: tuple[Cluster, RayRequest], root: P
 
 def test_a_lost_head_fails_the_cluster_and_ends_the_rest(third: tuple[Cluster, RayRequest], root: Path) -> None:
     found, request = third
-    (gcs,) = [each for each in processes_of(found) if Path(f"/proc/{each.pid}/comm").read_text().startswith("gcs_serv")]
-    assert gcs.signal(signal.SIGKILL)
+    assert head_of(found).signal(signal.SIGKILL)
     wait_for(lambda: gone(found))
     failed = wait_until_settled(root, request)
     assert failed.record.phase is Phase.FAILED
