@@ -25,6 +25,8 @@ GRANT_IT = "Grant the service account of the Ray pods Storage Object User on the
 LATER = "Google Cloud Storage may be in trouble; try again."
 
 _DELETE_THREADS = 8
+_IF_NONE = {"if_generation_match": 0}
+"""Generation 0 stands for "there is none"."""
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +57,19 @@ def write(path: str, data: bytes) -> None:
         _put(_blob(path), data)
 
 
+def add(path: str, data: bytes) -> bool:
+    """Write the object where there is none; whether there was none. Of two that do so at a time one is told yes."""
+    from google.api_core.exceptions import PreconditionFailed
+
+    with _errors(path, "written"):
+        try:
+            _put(_blob(path), data, **_IF_NONE)
+        except PreconditionFailed:
+            # It may be this very write, whose answer was lost before the client asked again.
+            return read(path) == data
+    return True
+
+
 def mark(path: str) -> None:
     """Leave an empty object that stands for the folder *path*, by which Arrow, and so Ray, knows that it is one.
 
@@ -65,10 +80,9 @@ def mark(path: str) -> None:
     from google.api_core.exceptions import PreconditionFailed
 
     with _errors(path, "written"), contextlib.suppress(PreconditionFailed):
-        # Generation 0 stands for "there is none".
         blob = _blob(f"{path.rstrip('/')}/")
         blob.metadata = {"arrow/gcsfs": "directory"}
-        _put(blob, b"", if_generation_match=0)
+        _put(blob, b"", **_IF_NONE)
 
 
 def remove(path: str) -> None:

@@ -20,6 +20,10 @@ _UNFINISHED = ".orbax-checkpoint-tmp"
 log = logging.getLogger(__name__)
 
 
+class OvertakenError(LostError):
+    """Another gang of the same run has committed the same step."""
+
+
 @dataclass(frozen=True, slots=True)
 class Commit:
     """One committed checkpoint.
@@ -47,8 +51,15 @@ def folder(root: str, step: int) -> str:
 
 
 def record(commit: Commit) -> None:
-    """Write the record that makes *commit* count."""
-    files.write_json(f"{commit.uri}/{RECORD}", asdict(commit))
+    """Write the record that makes *commit* count.
+
+    :raises OvertakenError: in a bucket, there is one since the save began.
+    """
+    if not files.add_json(f"{commit.uri}/{RECORD}", asdict(commit)):
+        raise OvertakenError(
+            f"Others have committed {commit.uri} while it was saved here: two gangs of one run are at work.",
+            "The next try goes on from what is committed. If this comes again, see who else writes there.",
+        )
 
 
 def committed(root: str, lineage: Sequence[str]) -> list[Commit]:

@@ -86,6 +86,18 @@ def write_json(uri: str, value: Any) -> None:
     write_bytes(uri, json.dumps(value, allow_nan=False).encode())
 
 
+def add_json(uri: str, value: Any) -> bool:
+    """As :func:`write_json`, but in a bucket only where nothing is; whether it was written.
+
+    On a disk what is there is replaced: not every disk that hosts share can tell.
+    """
+    bucket, _ = _split(uri)
+    if bucket:
+        return buckets.add(bucket, json.dumps(value, allow_nan=False).encode())
+    write_json(uri, value)
+    return True
+
+
 def make_folder(uri: str) -> None:
     """Make the folder *uri*, which proves that something can be written there; one that is there is no error.
 

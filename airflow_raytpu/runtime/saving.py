@@ -14,7 +14,7 @@ from airflow_raytpu.model.errors import CheckpointError, LostError, RayTpuError
 from airflow_raytpu.model.policies import CheckpointPolicy
 from airflow_raytpu.runtime import files, mesh, trees
 from airflow_raytpu.runtime.agreement import Board
-from airflow_raytpu.runtime.commits import Commit, folder, inventory, prune, record
+from airflow_raytpu.runtime.commits import Commit, OvertakenError, folder, inventory, prune, record
 
 _ABANDON_S = 10.0
 _FAREWELL_S = 30.0
@@ -48,6 +48,7 @@ class Saver:
         self._thread: threading.Thread | None = None
         self._saving: Commit | None = None
         self._error = ""
+        self._overtaken: OvertakenError | None = None
         self._entered = False
         self._failures = 0
         self._spoken: list[str] = []
@@ -97,7 +98,7 @@ class Saver:
 
         :param last: nothing comes after it, so it must not have failed.
         :raises CheckpointError: it failed, and was the last, or one too many.
-        :raises LostError: it is stuck.
+        :raises LostError: it is stuck, or another gang of this run has committed the step.
         """
         thread, commit = self._thread, self._saving
         if thread is None or commit is None:
@@ -111,6 +112,8 @@ class Saver:
                 f"Look at {self._root}; raise CheckpointPolicy(longest_save=...) if a save takes that long.",
             )
         self._thread = self._saving = None
+        if self._overtaken is not None:
+            raise self._overtaken
         if not self._error:
             self._failures = 0
             return self.commit
@@ -169,6 +172,8 @@ class Saver:
                 elsewhere = self._await(commit.step)
                 if self._rank == 0 and not elsewhere:
                     commit = self._prove(commit, leaves)
+        except OvertakenError as error:
+            self._error, self._overtaken = _first_line(error), error
         except Exception as error:  # noqa: BLE001 - told in settle
             self._error = _first_line(error)
         try:
@@ -213,6 +218,7 @@ class Saver:
         """Look at what was written, then write the record, then remove what is superseded.
 
         :raises CheckpointError: something is missing.
+        :raises OvertakenError: somebody else made it count.
         """
         if lacks := trees.mismatch(leaves, trees.stored(files.native(commit.uri)), types=False):
             raise CheckpointError(f"what was written is not what was saved: {lacks}")

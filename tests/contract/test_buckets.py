@@ -82,12 +82,18 @@ def test_of_two_that_write_one_object_at_a_time_one_wins(
     won: list[bytes] = []
     ready = threading.Barrier(len(words))
 
-    def write(word: bytes) -> None:
+    def write(number: int) -> None:
+        word = words[number]
         ready.wait()
-        if objects.write_bytes("gs://runs/run/commit", word, if_absent=True):
+        # As Airflow's side does it, and as the cluster does.
+        if (
+            objects.write_bytes("gs://runs/run/commit", word, if_absent=True)
+            if number % 2
+            else in_cluster.add("runs/run/commit", word)
+        ):
             won.append(word)
 
-    writers = [threading.Thread(target=write, args=(word,)) for word in words]
+    writers = [threading.Thread(target=write, args=(number,)) for number in range(len(words))]
     for writer in writers:
         writer.start()
     for writer in writers:

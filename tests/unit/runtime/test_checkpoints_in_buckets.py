@@ -10,9 +10,9 @@ import pytest
 
 from airflow_raytpu.model.errors import CheckpointError, LostError, PathError
 from airflow_raytpu.model.policies import CheckpointPolicy
-from airflow_raytpu.runtime import checkpoints, files
+from airflow_raytpu.runtime import checkpoints, files, saving
 from airflow_raytpu.runtime.checkpoints import Session
-from airflow_raytpu.runtime.commits import RECORD, committed, newest, sweep
+from airflow_raytpu.runtime.commits import RECORD, OvertakenError, committed, newest, sweep
 from tests.doubles.bucket_server import ALWAYS
 
 # After a failure Orbax closes a loop that TensorStore still calls back (0.12).
@@ -118,6 +118,25 @@ def test_trouble_in_a_save_and_a_restore_is_outlived_by_every_client(what, run, 
     assert not [line for line in caplog.messages if "could not be" in line or "torn" in line]
     assert len(saved) == 5, saved
     assert len(bucket.met) == 8, bucket.met
+
+
+def test_of_two_gangs_that_commit_one_step_the_second_stops(run, bucket, monkeypatch):
+    run(10)
+    theirs = f"a run/checkpoints/20/{RECORD}"
+    inventory = saving.inventory
+
+    def while_they_commit(uri):
+        if uri.endswith("/20"):
+            bucket.held[theirs] = b"{}"
+        return inventory(uri)
+
+    monkeypatch.setattr(saving, "inventory", while_they_commit)
+
+    with pytest.raises(OvertakenError, match=f"Others have committed {ROOT}/20 while it was saved here"):
+        run(40)
+
+    assert bucket.held[theirs] == b"{}"
+    assert steps() == [10]
 
 
 def test_a_bucket_that_says_nothing_holds_up_a_save_for_no_longer_than_allowed(run, bucket, caplog):
