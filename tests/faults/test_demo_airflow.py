@@ -109,6 +109,7 @@ def test_a_run_is_told_in_lines_and_leaves_nothing(place: Place):
     assert not place.home.simulated.exists()
 
 
+@pytest.mark.long
 def test_after_a_kill_9_the_next_demo_takes_the_same_port_and_tells_why_a_task_failed(place: Place):
     first = place.start(seconds=600)
     _read_until(first, "step 40/100")

@@ -347,6 +347,7 @@ def test_a_killed_driver_leaves_no_process_and_no_reservation(simulated_cluster,
     assert run("places_its_own", ["again"], attempt=2).outcome.succeeded
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_lost_host_is_an_eviction_and_the_program_begins_again_on_a_whole_slice(make, tmp_path):
     with running_cluster("v6e:4x4*2") as found:
